@@ -1,0 +1,58 @@
+"""The exceptions a user can meet: each names the place, the value and the remedy.
+
+    PerdureError (exit code 2: the user can mend it)
+    ├── ConfigError            a document, key, type or value is wrong
+    │   └── UnknownName        a name that nothing is registered under
+    ├── MissingExtra           an optional library is not installed (also ImportError)
+    ├── Refused                two parts that cannot work together
+    ├── DataError              a file, trace, checkpoint or bundle cannot be used
+    └── RunFailed              a run broke while running (exit code 1)
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class PerdureError(ValueError):
+    """Anything perdure refuses; the message says where, what and how to mend it."""
+
+    exit_code = 2
+
+
+class ConfigError(PerdureError):
+    """A document, key, type or value that cannot be used."""
+
+
+class UnknownName(ConfigError):
+    """A name nothing is registered under; the message offers the nearest ones."""
+
+
+class MissingExtra(PerdureError, ImportError):
+    """An optional library is absent; the message names the pip extra that brings it."""
+
+    def __init__(self, library: str, extra: str):
+        super().__init__(f"{library} is not installed; install it with: pip install 'perdure[{extra}]'")
+        self.library, self.extra = library, extra
+
+
+class Refused(PerdureError):
+    """Parts that cannot work together, with every offender and its reason."""
+
+
+class DataError(PerdureError):
+    """A file on disk that is damaged, foreign or missing."""
+
+
+class RunFailed(PerdureError):
+    """A run that broke after it had started; what was written before stays readable."""
+
+    exit_code = 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt `name`: "did you mean 'x'?" or the list of what exists."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(known)}" if known else "nothing is known here"

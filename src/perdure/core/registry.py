@@ -1,0 +1,122 @@
+"""Names to import paths: the only link from a document to an implementation.
+
+Listing and checking names imports nothing; a name is resolved when it is first used.
+Plug-ins add names through `register` or through an entry point in the group
+`perdure.<family>` (for example `[project.entry-points."perdure.agents"]`).
+"""
+
+import functools
+from importlib import import_module, metadata
+from typing import Any
+
+from perdure.core.errors import MissingExtra, PerdureError, UnknownName, nearest
+
+FAMILIES = ("agents", "extensions", "trainers", "worlds", "regimes", "rewards", "detectors")
+
+_TABLES: dict[str, dict[str, str]] = {
+    "agents": {
+        "dqn": "perdure.agents.dqn:DQN",
+        "ppo": "perdure.agents.ppo:PPO",
+        "sac": "perdure.agents.sac:SAC",
+    },
+    "extensions": {
+        "l2_init": "perdure.extensions.regularisation:L2Init",
+        "redo": "perdure.extensions.resets:ReDo",
+        "shrink_perturb": "perdure.extensions.resets:ShrinkPerturb",
+    },
+    "trainers": {},
+    "worlds": {
+        "perdure/acrobot": "perdure.worlds.pure.acrobot:Acrobot",
+        "perdure/cartpole": "perdure.worlds.pure.cartpole:CartPole",
+        "perdure/mountain_car": "perdure.worlds.pure.mountain_car:MountainCar",
+        "perdure/mountain_car_continuous": "perdure.worlds.pure.mountain_car:MountainCarContinuous",
+        "perdure/pendulum": "perdure.worlds.pure.pendulum:Pendulum",
+        "perdure/probe_constant": "perdure.worlds.probes:ConstantValue",
+        "perdure/probe_observation": "perdure.worlds.probes:ValueFromObservation",
+        "perdure/probe_discount": "perdure.worlds.probes:DiscountedStep",
+        "perdure/probe_action": "perdure.worlds.probes:ActionValue",
+        "perdure/probe_policy": "perdure.worlds.probes:ActionFromObservation",
+    },
+    "regimes": {
+        "canonical": "perdure.regimes.providers:Canonical",
+        "constant": "perdure.regimes.providers:Constant",
+        "drift": "perdure.regimes.providers:Drift",
+        "environment": "perdure.regimes.providers:Environment",
+        "random": "perdure.regimes.providers:Random",
+        "replay": "perdure.regimes.providers:Replay",
+        "schedule": "perdure.regimes.providers:Schedule",
+    },
+    "rewards": {
+        name: f"perdure.rewards.components:{target}"
+        for name, target in {
+            "action_validity": "ActionValidity",
+            "constant": "Constant",
+            "cost": "Cost",
+            "env_scalar": "EnvScalar",
+            "episode_completion": "EpisodeCompletion",
+            "exploration": "Exploration",
+            "expression": "Expression",
+            "failure_event": "FailureEvent",
+            "ledger_delta": "LedgerDelta",
+            "ledger_level": "LedgerLevel",
+            "sla": "ServiceLevel",
+            "throughput": "Throughput",
+            "verifier_pass": "VerifierPass",
+        }.items()
+    },
+    "detectors": {
+        "cusum": "perdure.regimes.detectors:Cusum",
+        "page_hinkley": "perdure.regimes.detectors:PageHinkley",
+    },
+}
+
+
+def register(family: str, name: str, target: str) -> None:
+    """Add `name` -> "module:attribute" to a family; a name that is taken is refused."""
+    table = names(family)
+    if name in table:
+        raise PerdureError(f"{family} {name!r} is already registered as {table[name]}; choose another name")
+    module, _, attribute = target.partition(":")
+    if not module or not attribute:
+        raise PerdureError(f"{family} {name!r}: target {target!r} must read 'package.module:Attribute'")
+    _TABLES[family][name] = target
+
+
+def names(family: str) -> dict[str, str]:
+    """Every name of a family with its import path, plug-ins included; imports nothing of theirs."""
+    if family not in _TABLES:
+        raise UnknownName(f"registry family {family!r} does not exist; {nearest(family, FAMILIES)}")
+    return {**_plugins(family), **_TABLES[family]}
+
+
+def check(family: str, name: str, place: str) -> None:
+    """Raise UnknownName, naming `place` and the nearest name, unless `name` is registered."""
+    table = names(family)
+    if name not in table:
+        raise UnknownName(f"{place} is {name!r}, which is not a registered name; {nearest(name, table)}")
+
+
+def resolve(family: str, name: str, place: str | None = None) -> Any:
+    """The class or function behind a name, imported now."""
+    check(family, name, place or family)
+    return load(names(family)[name], place or f"{family} {name!r}")
+
+
+def load(target: str, place: str) -> Any:
+    """Import "package.module:attribute"; a missing module or attribute names `place`."""
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = import_module(module_name)
+    except MissingExtra:
+        raise
+    except ImportError as error:
+        raise UnknownName(f"{place}: cannot import {module_name!r} ({error}); check the path and what is installed") from error
+    if not attribute or not hasattr(module, attribute):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise UnknownName(f"{place}: module {module_name!r} has no {attribute!r}; {nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+@functools.cache
+def _plugins(family: str) -> dict[str, str]:
+    return {entry.name: entry.value for entry in metadata.entry_points(group=f"perdure.{family}")}
