@@ -1,0 +1,1 @@
+"""Bridges between perdure's worlds and other libraries' environments, both ways."""

@@ -1,0 +1,51 @@
+"""Deep Q-network (Mnih et al., 2015), with double Q-learning (van Hasselt et al., 2016, arXiv:1509.06461) as an option."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from perdure.core.component import component
+from perdure.rl import fit, greedy
+from perdure.rl.feeds import Replay
+from perdure.rl.optim import RMSProp, Adam
+from perdure.rl.ops import values
+
+
+@component
+class DQN:
+    """Deep Q-network: one-step targets from a slow copy that is renewed every `target_period` updates.
+
+    `double` lets the live network choose the action that the slow one values.
+    """
+
+    feed: Replay = Replay(capacity=100_000, batch_size=64, learning_starts=1_000)
+    hidden: tuple[int, ...] = (128, 128)
+    activation: str = "relu"
+    layer_norm: bool = False
+    precision: str = "float32"
+    optimiser: RMSProp | Adam = RMSProp(learning_rate=2.5e-4, decay=0.95, epsilon=0.01 / 64**2)
+    epsilon: greedy.Epsilon = greedy.Epsilon()
+    discount: float = 0.99
+    target_period: int = 500
+    double: bool = False
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    offers: ClassVar[frozenset[str]] = greedy.OFFERS | {"replay"}
+    actions: ClassVar[frozenset[str]] = frozenset({"discrete"})
+    networks, init, act, act_greedy = greedy.networks, greedy.begin, greedy.act, greedy.act_greedy
+
+    def update(self, state, batch, ctx, extensions):
+        critic = ctx.nets["critic"]
+        next_q_BA = critic.apply(state.slow["critic"], batch.next_obs)
+        if self.double:
+            choice_B = critic.apply(state.params["critic"], batch.next_obs).argmax(-1)
+            next_value_B = values.taken(next_q_BA, choice_B)
+        else:
+            next_value_B = next_q_BA.max(-1)
+        target_B = values.bootstrap(batch.reward, batch.terminated, next_value_B, self.discount)
+        target_B, extra = extensions.target(state, batch, target_B, ctx)
+
+        state, metrics = greedy.regress(self, state, batch, target_B, ctx, extensions)
+        renewed = (ctx.clock.updates + 1) % self.target_period == 0
+        return fit.renew(state, "critic", renewed), greedy.merged(metrics, extra)

@@ -1,0 +1,51 @@
+"""Soft actor-critic (Haarnoja et al., 2018, arXiv:1801.01290) with a learnt temperature (arXiv:1812.05905)."""
+
+from typing import ClassVar
+
+import jax
+
+from perdure.core.component import component
+from perdure.rl import fit, soft
+from perdure.rl.feeds import Replay
+from perdure.rl.optim import Adam
+from perdure.rl.ops import values
+
+
+@component
+class SAC:
+    """Soft actor-critic: twin critics, a squashed Gaussian actor, entropy held at a goal by the temperature.
+
+    The goal is `target_entropy_per_dim` times the number of action dimensions.
+    """
+
+    feed: Replay = Replay()
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    layer_norm: bool = False
+    precision: str = "float32"
+    actor_optimiser: Adam = Adam()
+    critic_optimiser: Adam = Adam()
+    temperature_optimiser: Adam = Adam()
+    temperature: float = 1.0
+    """Where the temperature starts."""
+    discount: float = 0.99
+    slow_rate: float = 0.005
+    target_entropy_per_dim: float = -1.0
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    offers: ClassVar[frozenset[str]] = soft.OFFERS
+    actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    networks, init, act, act_greedy = soft.networks, soft.begin, soft.act, soft.act_greedy
+
+    def update(self, state, batch, ctx, extensions):
+        next_key, actor_key, temperature_key = jax.random.split(ctx.key, 3)
+        next_value_B = soft.next_value(state, state.slow["critic"], batch, next_key, ctx, soft.minimum)
+        target_B = values.bootstrap(batch.reward, batch.terminated, next_value_B, self.discount)
+        target_B, extra = extensions.target(state, batch, target_B, ctx)
+
+        state, critic_metrics = soft.regress(self, state, batch, target_B, ctx, extensions)
+        state, actor_metrics = soft.climb(self, state, batch, actor_key, ctx, extensions, soft.minimum)
+        state, temperature_metrics = soft.adapt(self, state, batch, temperature_key, ctx)
+        state = fit.follow(state, "critic", self.slow_rate)
+        return state, soft.merged(critic_metrics, actor_metrics, temperature_metrics, extra)

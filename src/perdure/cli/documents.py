@@ -1,0 +1,106 @@
+"""Commands about documents and names: validate, show, list."""
+
+import dataclasses
+import inspect
+import re
+from typing import Annotated, Any, get_args
+
+import typer
+
+from perdure.cli import options
+from perdure.core import registry
+from perdure.core.errors import PerdureError
+
+Family = Annotated[str, typer.Argument(help=f"One of: {', '.join(registry.FAMILIES)}.", show_default=False)]
+
+
+def validate(file: options.Document, overrides: options.Overrides = None) -> None:
+    """Check a document without training anything.
+
+    Every part that it names is built as well, so a misspelt field of an agent is found too.
+
+    \b
+    Examples:
+      perdure validate experiment.yaml
+      perdure validate sweep.yaml
+    """
+    from perdure import build
+    from perdure.harness import load, sweep
+
+    document = load.read(file, overrides or ())
+    if document.is_sweep:
+        config = load.sweep_of(document)
+        for message in sweep.unseeded(config):
+            options.say(f"warning: {message}")
+        for group in sweep.plan(config):
+            build.check(group.config)
+            typer.echo(f"OK {group.name}: seeds {' '.join(map(str, group.seeds))}")
+        return
+    experiment = load.experiment_of(document)
+    build.check(experiment)
+    typer.echo(f"OK {file}: {experiment.run_id}, seeds {' '.join(map(str, experiment.run.seeds))}")
+
+
+def show(file: options.Document, overrides: options.Overrides = None) -> None:
+    """Print a document with every default filled in.
+
+    This is what is written into the run's folder.
+
+    \b
+    Examples:
+      perdure show experiment.yaml
+      perdure show experiment.yaml --set rollout.n_envs=8 > resolved.yaml
+    """
+    from perdure.harness import load, syntax
+
+    document = load.read(file, overrides or ())
+    config = load.sweep_of(document) if document.is_sweep else load.experiment_of(document)
+    typer.echo(syntax.to_yaml(config.resolved()), nl=False)
+
+
+def list_names(
+    family: Family,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, for its fields.")] = None,
+) -> None:
+    """List what a document may name.
+
+    A line about each; or, with a NAME, its fields and their defaults.
+
+    \b
+    Examples:
+      perdure list agents
+      perdure list agents ppo
+    """
+    if name is not None:
+        found = registry.resolve(family, name)
+        typer.echo(inspect.getdoc(found) or name)
+        fields = _fields(found)
+        if fields:
+            typer.echo("\n" + options.table(["field", "type", "default"], fields))
+        return
+    rows = [[name, _about(family, name)] for name in sorted(registry.names(family))]
+    typer.echo(options.table(["name", "what it is"], rows) if rows else f"no {family} are registered")
+
+
+def _about(family: str, name: str) -> str:
+    """The first line of what is said of a name, or why it cannot be imported here."""
+    try:
+        found = registry.resolve(family, name)
+    except PerdureError as error:
+        return f"({error})"
+    return (inspect.getdoc(found) or "").partition("\n")[0]
+
+
+def _fields(found: Any) -> list[list[str]]:
+    if not dataclasses.is_dataclass(found):
+        return []
+    return [
+        [field.name, _type(field.type), "" if field.default is dataclasses.MISSING else repr(field.default)]
+        for field in dataclasses.fields(found)
+    ]
+
+
+def _type(annotation: Any) -> str:
+    """A type as a reader of documents says it: without the modules it comes from."""
+    text = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    return re.sub(r"\b(\w+\.)+", "", text)

@@ -1,0 +1,244 @@
+"""One step of every environment copy of a seed, and the randomness of a whole window laid out beforehand.
+
+Suffixes: T steps of a window, N environment copies, B rows.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from perdure.rl import schedule as schedules
+from perdure.rl.ops import moments
+from perdure.rl.phases import Batch
+
+FIRST = 0xFFFFFFFF
+
+
+class SeedNumbers(NamedTuple):
+    """One 32-bit number per named stream, from core.seeds.stream; [S] each, `world` [S, N]."""
+
+    world: Any
+    init: Any
+    exploration: Any
+    policy: Any
+    replay: Any
+    extensions: Any
+
+
+class Keys(NamedTuple):
+    """Root keys of a seed's streams; they never change."""
+
+    lanes: jax.Array
+    exploration: jax.Array
+    policy: jax.Array
+    replay: jax.Array
+
+    @classmethod
+    def of(cls, numbers: SeedNumbers) -> "Keys":
+        return cls(
+            jax.vmap(jax.random.key)(numbers.world),
+            jax.random.key(numbers.exploration),
+            jax.random.key(numbers.policy),
+            jax.random.key(numbers.replay),
+        )
+
+
+class Lanes(NamedTuple):
+    """Where each environment copy stands."""
+
+    env: Any
+    obs: jax.Array
+    memory: Any
+    """What reward components remember."""
+    score: Any
+    """Return of the unfinished episode, kept where a detector watches."""
+
+
+class Record(NamedTuple):
+    """What a step leaves in the trace: [..., T, N] each."""
+
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    action: jax.Array
+    components: dict[str, jax.Array]
+    alarm: jax.Array
+    """[..., T] whether the detector fired."""
+
+
+class Plan(NamedTuple):
+    """All that a window needs and no step changes: leading axis [T]."""
+
+    task: Any
+    weights: jax.Array
+    act_key: jax.Array
+    step_keys: jax.Array
+    fresh: Any
+    """(state, obs) with which a copy whose episode ends here goes on: [T, N]."""
+
+
+class Normaliser(NamedTuple):
+    """Running statistics of observations and of discounted returns; () where unused."""
+
+    obs: Any
+    returns: Any
+    running: Any
+
+    @classmethod
+    def begin(cls, trainer: Any) -> "Normaliser":
+        agent = trainer.agent
+        return cls(
+            moments.empty(trainer.world.spec.obs_shape) if agent.normalize_observations else (),
+            moments.empty() if agent.normalize_rewards else (),
+            jnp.zeros(trainer.n_envs) if agent.normalize_rewards else (),
+        )
+
+    def look(self, trainer: Any, obs: jax.Array) -> jax.Array:
+        """Observations as the networks see them."""
+        return moments.standardise(self.obs, obs) if trainer.agent.normalize_observations else obs
+
+    def see(self, trainer: Any, rows: Batch) -> Batch:
+        """Rows as an update sees them: observations standardised, rewards in units of the returns' spread."""
+        rows = rows._replace(obs=self.look(trainer, rows.obs), next_obs=self.look(trainer, rows.next_obs))
+        if not trainer.agent.normalize_rewards:
+            return rows
+        return rows._replace(reward=rows.reward * jax.lax.rsqrt(self.returns.variance + 1e-8))
+
+    def absorb(self, trainer: Any, rows_TN: Batch) -> "Normaliser":
+        """The statistics with fresh rows added."""
+        result = self
+        if trainer.agent.normalize_observations:
+            flat = rows_TN.obs.reshape(-1, *rows_TN.obs.shape[2:])
+            result = result._replace(obs=moments.extend(self.obs, flat))
+        if trainer.agent.normalize_rewards:
+
+            def step(running_N, row):
+                running_N = trainer.agent.discount * running_N + row.reward
+                return jnp.where(row.terminated | row.truncated, 0.0, running_N), running_N
+
+            running, seen_TN = jax.lax.scan(step, self.running, rows_TN)
+            result = result._replace(returns=moments.extend(self.returns, seen_TN.reshape(-1)), running=running)
+        return result
+
+
+def first_lanes(trainer: Any, keys: Keys, schedule: schedules.TracedSchedule) -> Lanes:
+    """Every copy at the start of its first episode."""
+    task_1, _ = schedules.at(schedule, jnp.zeros(1, jnp.int32))
+    task = jax.tree.map(lambda x: x[0], task_1)
+    first_keys = jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, jnp.uint32(FIRST))
+    env, obs = jax.vmap(trainer.world.reset, (0, None))(first_keys, task)
+    return Lanes(env, obs, _start_memory(trainer, obs), _no_score(trainer))
+
+
+def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedule) -> Plan:
+    """The window's tasks, keys and fresh episodes, drawn in a few wide operations."""
+    t_T = clock.t + jnp.arange(trainer.window_steps, dtype=jnp.int32)
+    task_T, weights_T = schedules.at(schedule, t_T * trainer.n_envs)
+    fold_T = jax.vmap(jax.random.fold_in, (None, 0))
+    act_key_T = fold_T(keys.exploration, t_T)
+    lane_key_TN = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, t))(t_T)
+    pair_TN2 = jax.vmap(jax.vmap(jax.random.split))(lane_key_TN)
+    fresh_TN = jax.vmap(jax.vmap(trainer.world.reset, (0, None)))(pair_TN2[..., 1], task_T)
+    return Plan(task_T, weights_T, act_key_T, pair_TN2[..., 0], fresh_TN)
+
+
+def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
+    """Act in every copy once: the seed after it, the rows to learn from and the line of the trace."""
+    lanes, extensions = seed.lanes, seed.extensions
+    ctx = trainer.context(clock, key=moment.act_key)
+    seen = seed.normaliser.look(trainer, lanes.obs)
+    action, aux = _propose(trainer, seed.agent, seen, ctx)
+    bonus, cut = 0.0, False
+    if extensions.uses("action") or extensions.uses("transform_action"):
+        proposal, extensions = extensions.act(seed.agent, seen, action, ctx)
+        action, bonus, cut = proposal.action, proposal.bonus, proposal.end
+
+    env, next_obs, reward, terminated, truncated, *info = jax.vmap(trainer.world.step, (0, 0, 0, None))(
+        moment.step_keys, lanes.env, executed(ctx.spec, action), moment.task
+    )
+    memory, reward, components = _rewarded(trainer, lanes, moment, action, reward, terminated, truncated, next_obs, info)
+    done = terminated | truncated
+    rows = Batch(lanes.obs, action, reward + bonus, terminated | cut, truncated, next_obs, aux)
+
+    fresh_env, fresh_obs = moment.fresh
+    following = Lanes(env, next_obs, memory, lanes.score)
+    beginning = Lanes(fresh_env, fresh_obs, _start_memory(trainer, fresh_obs), _no_score(trainer))
+    if trainer.detector:
+        following = following._replace(score=lanes.score + reward)
+    detector, alarm = _watched(trainer, seed.detector, following.score, reward, done)
+    lanes = jax.tree.map(lambda a, b: _where(done, a, b), beginning, following)
+    seed = seed._replace(lanes=lanes, extensions=extensions, detector=detector, shift=seed.shift | alarm)
+    return seed, rows, Record(reward, terminated, truncated, action, components, alarm)
+
+
+def executed(spec: Any, action: jax.Array) -> jax.Array:
+    """An agent's action in world units: indices as they are, [-1, 1] mapped onto the box."""
+    if spec.discrete:
+        return action
+    low, high = jnp.array(spec.low), jnp.array(spec.high)
+    clipped = jnp.clip(action, -1.0, 1.0)
+    bounded = jnp.isfinite(low) & jnp.isfinite(high)
+    return jnp.where(bounded, (high + low) / 2 + (high - low) / 2 * clipped, action)
+
+
+def blank(trainer: Any, seed: Any, window: Plan, clock: Any) -> tuple[Batch, Any]:
+    """Zeroed buffers for the rows and the trace of a window: [T, N] each."""
+    moment = jax.tree.map(lambda x: x[0], window)
+    _, rows, line = jax.eval_shape(lambda: step(trainer, seed, moment, clock))
+    zeros = lambda x: jnp.zeros((trainer.window_steps, *x.shape), x.dtype)
+    return jax.tree.map(zeros, rows), jax.tree.map(zeros, line)
+
+
+def _propose(trainer, agent_state, seen, ctx):
+    """The agent's action, or a uniform one while a replay agent warms up."""
+    act = lambda: trainer.agent.act(agent_state, seen, ctx)
+    if trainer.on_policy or trainer.agent.feed.learning_starts == 0:
+        return act()
+    shapes = jax.eval_shape(act)
+
+    def uniform():
+        action, aux = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        if ctx.spec.discrete:
+            return jax.random.randint(ctx.key, action.shape, 0, ctx.spec.action_dim, action.dtype), aux
+        return jax.random.uniform(ctx.key, action.shape, action.dtype, -1.0, 1.0), aux
+
+    return jax.lax.cond(ctx.step < trainer.agent.feed.learning_starts, uniform, act)
+
+
+def _no_score(trainer):
+    return jnp.zeros(trainer.n_envs) if trainer.detector else ()
+
+
+def _start_memory(trainer, obs):
+    if trainer.reward is None:
+        return ()
+    zero, no = jnp.zeros(trainer.n_envs), jnp.zeros(trainer.n_envs, bool)
+    return trainer.reward.start(jnp, {"obs": obs, "env_reward": zero, "terminated": no, "truncated": no})
+
+
+def _rewarded(trainer, lanes, moment, action, reward, terminated, truncated, next_obs, info):
+    if trainer.reward is None:
+        return (), reward, {}
+    known = {"obs": next_obs, "env_reward": reward, "terminated": terminated, "truncated": truncated}
+    known |= info[0] if info else {}
+    memory, reward, components, _ = trainer.reward.step(jnp, lanes.memory, action, known, moment.weights)
+    return memory, reward, components
+
+
+def _watched(trainer, detector, score_N, reward_N, done_N):
+    """The detector after this step: it is shown finished returns, or rewards where episodes never end."""
+    if trainer.detector is None:
+        return detector, jnp.zeros((), bool)
+    if trainer.world.spec.episodic:
+        count = done_N.sum()
+        signal, present = jnp.where(done_N, score_N, 0.0).sum() / jnp.maximum(count, 1), count > 0
+    else:
+        signal, present = reward_N.mean(), jnp.ones((), bool)
+    stepped, alarm = trainer.detector.step(jnp, detector, signal)
+    kept = jax.tree.map(lambda new, old: jnp.where(present, new, old), stepped, detector)
+    return kept, alarm & present
+
+
+def _where(mask, a, b):
+    return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)

@@ -1,0 +1,63 @@
+"""Greedy episodes of a frozen policy under one task; training state is read, never changed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from perdure.rl import collect
+from perdure.rl.nets import joined
+
+
+def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns and lengths of `count` episodes for every seed: [S, count] each.
+
+    `numbers` [S] are the evaluation streams; the draws depend on them and the clock alone, so every
+    regime sees the same first states. In a never-ending world an episode is `horizon` steps, and
+    its return is the mean reward.
+    """
+    run = lambda seed, number: _episodes_one(trainer, seed, state.clock, task, count, number)
+    return jax.vmap(run)(state.seeds, numbers)
+
+
+def diagnostics(trainer: Any, state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Extension metrics [S] each, and last hidden activations on recent rows, network -> [S, rows, units]."""
+    return jax.vmap(lambda seed: _diagnose_one(trainer, seed, state.clock))(state.seeds)
+
+
+def _episodes_one(trainer, seed, clock, task, count, number):
+    world, spec = trainer.world, trainer.world.spec
+    key = jax.random.fold_in(jax.random.key(number), clock.t)
+    keys_E = jax.random.split(key, count)
+    fold = jax.vmap(jax.random.fold_in, (0, None))
+    env, obs = jax.vmap(world.reset, (0, None))(fold(keys_E, jnp.uint32(collect.FIRST)), task)
+
+    def act(obs):
+        seen = seed.normaliser.look(trainer, obs)
+        ctx = trainer.context(clock, key=key)
+        action = trainer.agent.act_greedy(seed.agent, seen, ctx)
+        return collect.executed(spec, seed.extensions.eval_act(seed.agent, seen, action, ctx))
+
+    def step(carry):
+        t, env, obs, alive, returns, lengths = carry
+        env, obs, reward, terminated, truncated, *_ = jax.vmap(world.step, (0, 0, 0, None))(
+            fold(keys_E, t), env, act(obs), task
+        )
+        returns, lengths = returns + jnp.where(alive, reward, 0.0), lengths + alive
+        ended = (terminated | truncated) if spec.episodic else jnp.zeros_like(alive)
+        return t + 1, env, obs, alive & ~ended, returns, lengths
+
+    start = (jnp.uint32(0), env, obs, jnp.ones(count, bool), jnp.zeros(count), jnp.zeros(count, jnp.int32))
+    going = lambda carry: (carry[0] < spec.horizon) & carry[3].any()
+    _, _, _, _, returns, lengths = jax.lax.while_loop(going, step, start)
+    return (returns if spec.episodic else returns / spec.horizon), lengths
+
+
+def _diagnose_one(trainer, seed, clock):
+    recent = seed.normaliser.see(trainer, seed.recent)
+    ctx = trainer.context(clock, key=seed.keys.policy, recent=recent)
+    features = {}
+    for name, network in ctx.nets.items():
+        last = network.trace(seed.agent.params[name], joined(network, recent.obs, recent.action))[-2]
+        features[name] = last if network.members is None else last[0]
+    return seed.extensions.eval_metrics(seed.agent, ctx), features

@@ -1,0 +1,256 @@
+"""The harness's view of a compiled trainer: host values in, host values out, programs cached by value."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from perdure.core import arrays, seeds as streams
+from perdure.core.errors import ConfigError, DataError, Refused
+from perdure.core.extension import check_extensions
+from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
+from perdure.rl import collect, devices, evaluate, loop, schedule as schedules
+
+CHUNK_ROWS = 65_536
+"""Rows of one seed that a call of the compiled program may return; bounds its buffers."""
+CALL_SECONDS = 0.4
+"""How long one call should last, so that progress shows; it never changes a result."""
+
+
+STATE = loop.TrainState(clock=False, seeds=True)
+"""Which parts of the state carry the seed axis."""
+
+
+class LearnerState(NamedTuple):
+    """Device state, and the step count as a host number so that reading it never waits for the device."""
+
+    train: loop.TrainState
+    t: int
+
+
+def trainer(
+    agent: Any,
+    world: Any,
+    extensions: tuple[Any, ...] = (),
+    *,
+    n_envs: int = 1,
+    window_steps: int = 128,
+    total_steps: int = 1_000_000,
+    reward: Any = None,
+    detector: Any = None,
+) -> loop.Trainer:
+    """A checked trainer. `total_steps` sizes the replay store (the smaller of capacity and budget).
+
+    Raises Refused where agent, world and extensions do not fit, ConfigError for sizes that do not.
+    """
+    spec, name = world.spec, type(agent).__name__
+    kind = "discrete" if spec.discrete else "continuous"
+    if kind not in agent.actions:
+        raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {type(world).__name__} is {kind}")
+    if len(spec.obs_shape) != 1:
+        raise Refused(f"{name} reads flat observations; {type(world).__name__} gives shape {list(spec.obs_shape)}")
+    check_extensions(extensions, agent.offers | {f"{kind}_actions"}, name)
+    if n_envs < 1 or window_steps < 1:
+        raise ConfigError(f"rollout has n_envs {n_envs} and window_steps {window_steps}; both must be at least 1")
+    built = loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, reward=reward, detector=detector)
+    if built.on_policy:
+        agent.feed.check(window_steps * n_envs)
+        rows = 0
+    else:
+        rows = agent.feed.rows(total_steps, n_envs)
+    chunk = max(1, CHUNK_ROWS // (window_steps * n_envs))
+    return loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, rows, chunk, reward, detector)
+
+
+@partial(jax.jit, static_argnames=("trainer", "count"))
+def _init(trainer, count, numbers, schedule):
+    return devices.over_seeds(partial(loop.init, trainer), count, STATE)(numbers, schedule)
+
+
+@partial(jax.jit, static_argnames=("trainer", "count"), donate_argnames="state")
+def _advance(trainer, count, state, schedule, rounds, last_length):
+    run = devices.over_seeds(partial(loop.advance, trainer), count, (STATE, True, True), STATE)
+    return run(state, schedule, rounds, last_length)
+
+
+_episodes = jax.jit(evaluate.episodes, static_argnames=("trainer", "count"))
+_diagnostics = jax.jit(evaluate.diagnostics, static_argnames="trainer")
+
+
+class JaxLearner:
+    """core.protocols.Learner over one compiled loop; every number that a document may change is traced.
+
+    `start` holds the parameters in force at step 0, `weights(regime id)` a regime's reward weights.
+    """
+
+    def __init__(
+        self,
+        trainer: loop.Trainer,
+        seeds: tuple[int, ...],
+        start: Mapping[str, float] | None = None,
+        weights: Callable[[str], tuple[float, ...]] | None = None,
+    ):
+        self.trainer = trainer
+        self.seeds = tuple(seeds)
+        self._start, self._weights = start, weights
+        self._last: tuple[RegimeSchedule, schedules.TracedSchedule] | None = None
+        self._rounds_per_second = 0.0
+
+    def init(self, seeds: tuple[int, ...]) -> LearnerState:
+        """The state before the first step."""
+        self.seeds = tuple(seeds)
+        return LearnerState(_init(self.trainer, len(seeds), self._numbers(), self._opening()), 0)
+
+    def step(self, state: LearnerState) -> int:
+        """Environment steps of one seed done so far."""
+        return state.t * self.trainer.n_envs
+
+    def advance(
+        self, state: LearnerState, schedule: RegimeSchedule, steps: int
+    ) -> tuple[LearnerState, RolloutWindow, dict[str, np.ndarray]]:
+        """See core.protocols.Learner.advance; one call lasts about `CALL_SECONDS`."""
+        size, n_envs = self.trainer.window_steps, self.trainer.n_envs
+        allowed = min(steps, schedule.total_steps - self.step(state)) // n_envs
+        cut_allowed = not self.trainer.on_policy or self.step(state) + allowed * n_envs == self._end(schedule, state)
+        rounds = -(-allowed // size) if cut_allowed else allowed // size
+        if rounds == 0:
+            return state, _window(self, state.t, schedule, None, 0), {}
+        asked, rounds = rounds, min(rounds, self._affordable())
+        last = allowed - (rounds - 1) * size if rounds == asked and cut_allowed else size
+        length = (rounds - 1) * size + last
+
+        began = time.perf_counter()
+        train, record, metrics = _advance(
+            self.trainer, len(self.seeds), state.train, self._arrays(schedule), np.int32(rounds), np.int32(last)
+        )
+        window = _window(self, state.t, schedule, record, length)
+        self._rounds_per_second = rounds / max(time.perf_counter() - began, 1e-6)
+        ends = [(state.t + min((i + 1) * size, length)) * n_envs for i in range(rounds)]
+        host = {name: np.asarray(value)[:, :rounds].T for name, value in metrics.items()}
+        return LearnerState(train, state.t + length), window, {"step": np.array(ends), **host}
+
+    def evaluate(self, state: LearnerState, params: Mapping[str, float] | None, episodes: int) -> Evaluation:
+        """Greedy episodes under one configuration; see core.protocols.Learner.evaluate."""
+        numbers = np.array([streams.stream(seed, "evaluation") for seed in self.seeds], np.uint32)
+        task = self.trainer.world.task(**(params or {}))
+        returns, lengths = _episodes(self.trainer, state.train, task, episodes, numbers)
+        metrics, features = _diagnostics(self.trainer, state.train)
+        host = lambda tree: {name: np.asarray(value) for name, value in tree.items()}
+        return Evaluation(np.asarray(returns), np.asarray(lengths), host(metrics), host(features))
+
+    def on_regime_shift(self, state: LearnerState, shift: Shift) -> LearnerState:
+        """Tell every seed of a shift: the next post_update sees it."""
+        seeds = state.train.seeds
+        return state._replace(train=state.train._replace(seeds=seeds._replace(shift=jnp.ones_like(seeds.shift))))
+
+    def save(self, state: LearnerState, folder: Path) -> None:
+        """Write everything that changes as arrays.npz and tree.json."""
+        meta = {
+            "jax": jax.__version__,
+            "devices": jax.local_device_count(),
+            "seeds": list(self.seeds),
+            "t": state.t,
+            "key": str(jax.random.key_impl(state.train.seeds.keys.policy)),
+        }
+        arrays.save(folder, {path: np.asarray(leaf) for path, leaf in _leaves(state.train).items()}, meta)
+
+    def load(self, folder: Path) -> LearnerState:
+        """The state that `save` wrote; raises DataError for another program's checkpoint."""
+        found, meta = arrays.load(folder)
+        if tuple(meta["seeds"]) != self.seeds:
+            raise DataError(f"{folder} holds seeds {meta['seeds']}, not {list(self.seeds)}; resume with the same seeds")
+        for name, ours in (("jax", jax.__version__), ("devices", jax.local_device_count())):
+            if meta[name] != ours:
+                warnings.warn(f"{folder} was written with {name} {meta[name]}, this is {ours}: the run may differ in the last bits", stacklevel=2)
+        wanted = jax.eval_shape(partial(_init, self.trainer, len(self.seeds)), self._numbers(), self._opening())
+        arrays.match(found, _leaves(wanted), folder)
+        return LearnerState(_restored(wanted, found), meta["t"])
+
+    def export(self, state: LearnerState, folder: Path) -> dict[str, Any]:
+        """Network parameters and the observation normaliser of every seed, as arrays.npz and tree.json."""
+        seeds = state.train.seeds
+        kept = {"params": seeds.agent.params, "normaliser": seeds.normaliser}
+        networks = {name: dataclasses.asdict(network) for name, network in self.trainer.context(state.train.clock).nets.items()}
+        description = {"kind": "jax", "agent": type(self.trainer.agent).__name__, "seeds": list(self.seeds), "networks": networks}
+        arrays.save(folder, {path: np.asarray(leaf) for path, leaf in _leaves(kept).items()}, description)
+        return description
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _opening(self):
+        opening = RegimeSchedule((Segment("start", "start", 0, 1, self._start),))
+        return schedules.traced(opening, self.trainer.world, self._weights)
+
+    def _end(self, schedule, state):
+        """Where a window may be cut short: the run's end, and a shift that the algorithm is told of."""
+        if schedule.boundary_source != "oracle":
+            return schedule.total_steps
+        return schedule.segments[schedule.index_at(self.step(state))].end
+
+    def _affordable(self):
+        """Windows that fit into a call; one before the speed is known."""
+        return max(1, min(self.trainer.chunk_rounds, int(self._rounds_per_second * CALL_SECONDS)))
+
+    def _arrays(self, schedule):
+        key = schedule
+        if self._last is None or self._last[0] is not key:
+            self._last = (key, schedules.traced(schedule, self.trainer.world, self._weights))
+        return self._last[1]
+
+    def _numbers(self):
+        number = lambda name: np.array([streams.stream(seed, name) for seed in self.seeds], np.uint32)
+        world = [[streams.stream(seed, "world", lane) for lane in range(self.trainer.n_envs)] for seed in self.seeds]
+        rest = (number(name) for name in collect.SeedNumbers._fields[1:])
+        return collect.SeedNumbers(np.array(world, np.uint32), *rest)
+
+
+def _window(learner, first, schedule, record, length):
+    """The columns of `length` vector steps from `first` on: rows ordered by seed, then step."""
+    n_envs, seeds = learner.trainer.n_envs, len(learner.seeds)
+    step = np.arange(first * n_envs, (first + length) * n_envs)
+    index = schedule.index_at(step)
+    regime = np.array([segment.id for segment in schedule.segments], dtype=object)
+    origin = np.array([segment.origin for segment in schedule.segments], dtype=object)
+    starts = np.array([segment.start for segment in schedule.segments])
+    tile = lambda column: np.tile(column, seeds)
+    columns = {
+        "seed": np.repeat(np.array(learner.seeds, np.int64), len(step)),
+        "step": tile(step),
+        "lane": tile((step % n_envs).astype(np.int32)),
+    }
+    if record is not None:
+        flat = lambda x: np.asarray(x)[:, :length].reshape(seeds * length * n_envs, *x.shape[3:])
+        columns |= {name: flat(getattr(record, name)) for name in ("reward", "terminated", "truncated", "action")}
+        columns |= {f"component/{name}": flat(value) for name, value in record.components.items()}
+    return RolloutWindow(
+        columns=columns
+        | {"regime": tile(regime[index]), "origin": tile(origin[index]), "boundary": tile(np.isin(step, starts))}
+    )
+
+
+def _leaves(tree):
+    """Path -> array for every leaf; PRNG keys as their data."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): _plain(leaf) for path, leaf in flat}
+
+
+def _plain(leaf):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.eval_shape(jax.random.key_data, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else jax.random.key_data(leaf)
+    return leaf
+
+
+def _restored(wanted, found):
+    def restore(path, leaf):
+        array = jnp.asarray(found[jax.tree_util.keystr(path, simple=True, separator="/")])
+        return jax.random.wrap_key_data(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+
+    return jax.tree_util.tree_map_with_path(restore, wanted)

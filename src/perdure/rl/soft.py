@@ -1,0 +1,115 @@
+"""The steps that maximum-entropy actor-critics are assembled from.
+
+Each is a line of some paper's pseudo-code. An agent borrows the ones it shares and writes out
+only what makes it that agent: its target. Suffixes: N critics, B batch.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from perdure.core.records import Spec
+from perdure.rl import fit
+from perdure.rl.nets import Network, joined
+from perdure.rl.ops import policies, values
+from perdure.rl.phases import Batch, Context, Metrics, merged
+
+Reduce = Callable[[jax.Array], jax.Array]  # q_NB -> q_B
+
+OFFERS = frozenset({"actor", "q_critic", "critic", "critic_ensemble", "discounted", "replay", "off_policy", "policy_density", "obs_networks"})
+
+
+def networks(agent: Any, spec: Spec, *, critics: int = 2) -> dict[str, Network]:
+    """An actor that packs mean and log standard deviation, and an ensemble of critics of (obs, action)."""
+    shape = dict(
+        hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm,
+        precision=agent.precision, initialiser="glorot",
+    )
+    obs_dim = spec.obs_shape[0]
+    return {
+        "actor": Network(inputs=obs_dim, outputs=2 * spec.action_dim, **shape),
+        "critic": Network(inputs=obs_dim + spec.action_dim, outputs=1, members=critics, reads="obs_action", **shape),
+    }
+
+
+def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
+    """Fresh networks, a slow copy of the critics and the temperature."""
+    actor_key, critic_key = jax.random.split(key)
+    params = {
+        "actor": ctx.nets["actor"].init(actor_key),
+        "critic": ctx.nets["critic"].init(critic_key),
+        "log_temperature": jnp.array(math.log(agent.temperature), jnp.float32),
+    }
+    part = lambda name: {name: params[name]}
+    opt = {
+        "actor": agent.actor_optimiser.init(part("actor")),
+        "critic": agent.critic_optimiser.init(part("critic")),
+        "temperature": agent.temperature_optimiser.init(part("log_temperature")),
+    }
+    return fit.AgentState(params, opt, slow=part("critic"))
+
+
+def act(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> tuple[jax.Array, tuple[()]]:
+    """A sampled action in (-1, 1)."""
+    return policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], obs), ctx.key)[0], ()
+
+
+def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> jax.Array:
+    """The squashed mean."""
+    return policies.squashed_mode(ctx.nets["actor"].apply(state.params["actor"], obs))
+
+
+def minimum(q_NB: jax.Array) -> jax.Array:
+    """The most pessimistic critic."""
+    return q_NB.min(axis=0)
+
+
+def q_values(params: Any, obs: jax.Array, action: jax.Array, ctx: Context) -> jax.Array:
+    """Every critic's value of (obs, action): [N, B]."""
+    return ctx.nets["critic"].apply(params, joined(ctx.nets["critic"], obs, action))[..., 0]
+
+
+def next_value(state: fit.AgentState, critic_params: Any, batch: Batch, key: jax.Array, ctx: Context, reduce: Reduce) -> jax.Array:
+    """Soft value of a fresh action at the successor."""
+    action, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.next_obs), key)
+    q_B = reduce(q_values(critic_params, batch.next_obs, action, ctx))
+    return values.soft_value(q_B, log_prob, jnp.exp(state.params["log_temperature"]))
+
+
+def regress(agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any) -> tuple[fit.AgentState, Metrics]:
+    """Every critic towards one target."""
+
+    def loss(params):
+        q_NB = q_values(params["critic"], batch.obs, batch.action, ctx)
+        assert q_NB.shape[1:] == target.shape
+        term, extra = extensions.loss("critic_loss", state, batch._replace(params=params, target=target), ctx)
+        value = jnp.square(q_NB - target).mean()
+        return value + term, merged({"loss/critic": value, "value/q": q_NB.mean()}, extra)
+
+    return fit.descend(state, "critic", agent.critic_optimiser, loss)
+
+
+def climb(agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, extensions: Any, reduce: Reduce) -> tuple[fit.AgentState, Metrics]:
+    """The actor up the soft value of its own actions."""
+    temperature = jnp.exp(state.params["log_temperature"])
+
+    def loss(params):
+        action, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(params["actor"], batch.obs), key)
+        q_B = reduce(q_values(state.params["critic"], batch.obs, action, ctx))
+        term, extra = extensions.loss("actor_loss", state, batch._replace(params=params), ctx)
+        value = -values.soft_value(q_B, log_prob, temperature).mean()
+        return value + term, merged({"loss/actor": value, "policy/entropy": -log_prob.mean()}, extra)
+
+    return fit.descend(state, "actor", agent.actor_optimiser, loss)
+
+
+def adapt(agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context) -> tuple[fit.AgentState, Metrics]:
+    """The temperature up while the updated actor's entropy is below its goal, down while above (1812.05905, eq. 18)."""
+    goal = agent.target_entropy_per_dim * ctx.spec.action_dim
+    _, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.obs), key)
+    gap = -(log_prob.mean() + goal)
+    state, _ = fit.descend(state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ()))
+    return state, {"temperature/value": jnp.exp(state.params["log_temperature"])}
