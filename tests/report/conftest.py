@@ -1,5 +1,6 @@
 """Synthetic runs: three arms with four seeds each through earth, reversed, heavy and earth again."""
 
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,6 +8,11 @@ import numpy as np
 import pytest
 
 from perdure.core.records import EvaluationRow, Segment, Stream
+from perdure.harness.runs import Run
+from perdure.metrics import aggregate
+from perdure.metrics.metric import Metric, Options
+from perdure.metrics.summary import Aggregate, Comparison, Group, Summary
+from perdure.metrics.summary import Run as SeedRun
 
 REGIMES = (("earth", "earth"), ("reversed", "reversed"), ("heavy", "heavy"), ("earth_again", "earth"))
 
@@ -18,17 +24,12 @@ ARMS = {
 }
 
 
-class SyntheticRun(NamedTuple):
-    """The fields of perdure.harness.runs.Run."""
+class Skills(NamedTuple):
+    """What a policy can do over time."""
 
-    path: Path
-    meta: dict[str, Any]
-    segments: tuple[Segment, ...]
-    streams: list[Stream]
-    evaluations: list[EvaluationRow]
-    windows: list[dict[str, Any]]
-    events: list[dict[str, Any]]
-    warnings: list[str]
+    step: np.ndarray
+    expected: dict[str, np.ndarray]
+    """origin -> the expected return there at those steps."""
 
 
 def make_segments(steps: int) -> tuple[Segment, ...]:
@@ -46,7 +47,7 @@ def make_run(
     segments: tuple[Segment, ...] | None = None,
     evaluated: bool = True,
     **meta: Any,
-) -> SyntheticRun:
+) -> Run:
     """One run of `arm`, `steps` environment steps a segment, evaluated `marks` times a segment."""
     segments = segments or make_segments(steps)
     algorithm_id = algorithm_id or arm
@@ -85,11 +86,10 @@ def make_run(
         "error": None,
     }
     events = [{"step": segments[-1].end, "kind": "checkpoint", "message": "checkpoints/000012000", "wall": 20.0}]
-    return SyntheticRun(Path("runs") / run_id, base | meta, segments, streams, evaluations, [], events, [])
+    return Run(Path("runs") / run_id, base | meta, segments, streams, evaluations, [], events, [])
 
 
-def _skills(arm: str, seed: int, segments: tuple[Segment, ...]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Steps and, for each origin, the policy's expected return there at those steps."""
+def _skills(arm: str, seed: int, segments: tuple[Segment, ...]) -> Skills:
     forget, speed, stale = ARMS[arm]
     noise = np.random.default_rng([seed, len(arm)])
     grid = np.linspace(0, segments[-1].end, 40 * len(segments) + 1)
@@ -106,10 +106,12 @@ def _skills(arm: str, seed: int, segments: tuple[Segment, ...]) -> tuple[np.ndar
             else:
                 change = -forget * share * (before - 0.04)
             skill[origin][i] = np.clip(before + change + noise.normal(0, 0.012), 0.03, 1.0)
-    return grid, {origin: 500 * values for origin, values in skill.items()}
+    return Skills(grid, {origin: 500 * values for origin, values in skill.items()})
 
 
-def _stream(run_id: str, algorithm_id: str, task: str, seed: int, segments: tuple[Segment, ...], skills) -> Stream:
+def _stream(
+    run_id: str, algorithm_id: str, task: str, seed: int, segments: tuple[Segment, ...], skills: Skills
+) -> Stream:
     grid, skill = skills
     noise = np.random.default_rng([7, seed])
     total = segments[-1].end
@@ -139,7 +141,7 @@ def _stream(run_id: str, algorithm_id: str, task: str, seed: int, segments: tupl
 
 
 def _evaluations(
-    run_id: str, algorithm_id: str, task: str, seed: int, segments: tuple[Segment, ...], skills, marks: int
+    run_id: str, algorithm_id: str, task: str, seed: int, segments: tuple[Segment, ...], skills: Skills, marks: int
 ) -> list[EvaluationRow]:
     grid, skill = skills
     noise = np.random.default_rng([11, seed])
@@ -164,6 +166,65 @@ def _evaluations(
 
 
 @pytest.fixture(scope="session")
-def comparison() -> list[SyntheticRun]:
+def run_maker():
+    """`make_run`, for tests that need a run of their own."""
+    return make_run
+
+
+@pytest.fixture(scope="session")
+def arm_names() -> list[str]:
+    """The arms that `run_maker` knows."""
+    return list(ARMS)
+
+
+@pytest.fixture(scope="session")
+def comparison() -> list[Run]:
     """Three arms with four seeds each on one schedule."""
     return [make_run(arm) for arm in ARMS]
+
+
+def make_summary(values: dict[str, list[float | None]], name: str = "forgetting", **fields: Any) -> Summary:
+    """A summary of one metric with hand-set values a seed for each arm, compared pair by pair."""
+    settings = {"higher_is_better": False, "unit": "score", "censored": 0, "n": 1, "reason": "no revisit"} | fields
+    groups = tuple(_group(arm, name, found, settings) for arm, found in values.items())
+    sign = 1 if settings["higher_is_better"] else -1
+    compared = []
+    for first, second in itertools.combinations(groups, 2):
+        sides = [
+            [sign * value for value in values[group.algorithm_id] if value is not None] for group in (first, second)
+        ]
+        if all(sides):
+            found = aggregate.probability_of_improvement(*sides)
+            compared.append(Comparison("task", name, first.algorithm_id, second.algorithm_id, *found[:3]))
+    return Summary(groups, tuple(compared), (), Options())
+
+
+def _group(arm: str, name: str, values: list[float | None], settings: dict[str, Any]) -> Group:
+    shared = {"unit": settings["unit"], "higher_is_better": settings["higher_is_better"]}
+    known = [value for value in values if value is not None]
+    runs = []
+    for seed, value in enumerate(values):
+        reason = None if value is not None else settings["reason"]
+        metric = Metric(name, value, settings["n"], settings["censored"], None, None, reason, details={}, **shared)
+        runs.append(SeedRun(f"{arm}-{seed}", seed, {name: metric}))
+    interval = aggregate.mean_interval(known) if known else None
+    found = Aggregate(
+        name=name,
+        value=interval.value if interval else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        statistic="mean",
+        interval="seeds" if interval and interval.low is not None else None,
+        n=len(known),
+        censored=settings["censored"] * len(values),
+        reason=None if known else settings["reason"],
+        values=tuple(values),
+        **shared,
+    )
+    return Group(arm, "task", tuple(runs), {name: found})
+
+
+@pytest.fixture(scope="session")
+def summary_maker():
+    """`make_summary`."""
+    return make_summary

@@ -14,7 +14,6 @@ from perdure.report import definitions, facts, figures, forest, measures, sectio
 from perdure.report.sections import Arm, Section
 from perdure.report.svg import Safe, element
 
-
 MOST_SCHEDULES = 4
 """Schedules told in the lead; the sections show all."""
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from perdure.rl import schedule as schedules
 from perdure.rl.ops import moments
-from perdure.rl.phases import Batch
+from perdure.rl.phases import Batch, Proposal
 
 FIRST = 0xFFFFFFFF
 
@@ -145,21 +145,15 @@ def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedul
 
 def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
     """Act in every copy once: the seed after it, the rows to learn from and the line of the trace."""
-    lanes, extensions = seed.lanes, seed.extensions
-    ctx = trainer.context(clock, key=moment.act_key)
-    seen = seed.normaliser.look(trainer, lanes.obs)
-    action, aux = _propose(trainer, seed.agent, seen, ctx)
-    bonus, cut = 0.0, False
-    if extensions.uses("action") or extensions.uses("transform_action"):
-        proposal, extensions = extensions.act(seed.agent, seen, action, ctx)
-        action, bonus, cut = proposal.action, proposal.bonus, proposal.end
-
+    lanes, spec = seed.lanes, trainer.world.spec
+    proposal, aux, extensions = propose(trainer, seed, lanes.obs, trainer.context(clock, key=moment.act_key))
+    action = proposal.action
     env, next_obs, reward, terminated, truncated, *info = jax.vmap(trainer.world.step, (0, 0, 0, None))(
-        moment.step_keys, lanes.env, executed(ctx.spec, action), moment.task
+        moment.step_keys, lanes.env, executed(spec, action), moment.task
     )
     memory, reward, components = _rewarded(trainer, lanes, moment, action, reward, terminated, truncated, next_obs, info)
     done = terminated | truncated
-    rows = Batch(lanes.obs, action, reward + bonus, terminated | cut, truncated, next_obs, aux)
+    rows = Batch(lanes.obs, action, reward + proposal.bonus, terminated | proposal.end, truncated, next_obs, aux)
 
     fresh_env, fresh_obs = moment.fresh
     following = Lanes(env, next_obs, memory, lanes.score)
@@ -190,8 +184,20 @@ def blank(trainer: Any, seed: Any, window: Plan, clock: Any) -> tuple[Batch, Any
     return jax.tree.map(zeros, rows), jax.tree.map(zeros, line)
 
 
-def _propose(trainer, agent_state, seen, ctx):
-    """The agent's action, or a uniform one while a replay agent warms up."""
+def propose(trainer: Any, seed: Any, obs: jax.Array, ctx: Any) -> tuple[Proposal, Any, Any]:
+    """The action for each copy in agent units, what the agent keeps of it, and the extensions after it.
+
+    Replay agents act uniformly while they warm up; an extension's proposal still takes its place.
+    """
+    seen = seed.normaliser.look(trainer, obs)
+    action, aux = _own_action(trainer, seed.agent, seen, ctx)
+    if seed.extensions.uses("action") or seed.extensions.uses("transform_action"):
+        proposal, extensions = seed.extensions.act(seed.agent, seen, action, ctx)
+        return proposal, aux, extensions
+    return Proposal(action, None, 0.0, False), aux, seed.extensions
+
+
+def _own_action(trainer, agent_state, seen, ctx):
     act = lambda: trainer.agent.act(agent_state, seen, ctx)
     if trainer.on_policy or trainer.agent.feed.learning_starts == 0:
         return act()

@@ -22,7 +22,15 @@ def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array
 
 def diagnostics(trainer: Any, state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Extension metrics [S] each, and last hidden activations on recent rows, network -> [S, rows, units]."""
-    return jax.vmap(lambda seed: _diagnose_one(trainer, seed, state.clock))(state.seeds)
+    return jax.vmap(lambda seed: diagnose(trainer, seed, state.clock))(state.seeds)
+
+
+def greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
+    """The action of an evaluation for each row of raw observations, in world units."""
+    seen = seed.normaliser.look(trainer, obs)
+    ctx = trainer.context(clock, key=key)
+    action = trainer.agent.act_greedy(seed.agent, seen, ctx)
+    return collect.executed(trainer.world.spec, seed.extensions.eval_act(seed.agent, seen, action, ctx))
 
 
 def _episodes_one(trainer, seed, clock, task, count, number):
@@ -32,16 +40,10 @@ def _episodes_one(trainer, seed, clock, task, count, number):
     fold = jax.vmap(jax.random.fold_in, (0, None))
     env, obs = jax.vmap(world.reset, (0, None))(fold(keys_E, jnp.uint32(collect.FIRST)), task)
 
-    def act(obs):
-        seen = seed.normaliser.look(trainer, obs)
-        ctx = trainer.context(clock, key=key)
-        action = trainer.agent.act_greedy(seed.agent, seen, ctx)
-        return collect.executed(spec, seed.extensions.eval_act(seed.agent, seen, action, ctx))
-
     def step(carry):
         t, env, obs, alive, returns, lengths = carry
         env, obs, reward, terminated, truncated, *_ = jax.vmap(world.step, (0, 0, 0, None))(
-            fold(keys_E, t), env, act(obs), task
+            fold(keys_E, t), env, greedy(trainer, seed, clock, obs, key), task
         )
         returns, lengths = returns + jnp.where(alive, reward, 0.0), lengths + alive
         ended = (terminated | truncated) if spec.episodic else jnp.zeros_like(alive)
@@ -53,7 +55,8 @@ def _episodes_one(trainer, seed, clock, task, count, number):
     return (returns if spec.episodic else returns / spec.horizon), lengths
 
 
-def _diagnose_one(trainer, seed, clock):
+def diagnose(trainer: Any, seed: Any, clock: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """`diagnostics` of one seed."""
     recent = seed.normaliser.see(trainer, seed.recent)
     ctx = trainer.context(clock, key=seed.keys.policy, recent=recent)
     features = {}

@@ -16,7 +16,7 @@ from perdure.core import arrays, seeds as streams
 from perdure.core.errors import ConfigError, DataError, Refused
 from perdure.core.extension import check_extensions
 from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
-from perdure.rl import collect, devices, evaluate, loop, schedule as schedules
+from perdure.rl import devices, evaluate, loop, schedule as schedules, state as states
 
 CHUNK_ROWS = 65_536
 """Rows of one seed that a call of the compiled program may return; bounds its buffers."""
@@ -106,7 +106,7 @@ class JaxLearner:
     def init(self, seeds: tuple[int, ...]) -> LearnerState:
         """The state before the first step."""
         self.seeds = tuple(seeds)
-        return LearnerState(_init(self.trainer, len(seeds), self._numbers(), self._opening()), 0)
+        return LearnerState(_init(self.trainer, len(seeds), states.numbers(self.seeds, self.trainer.n_envs), self._opening()), 0)
 
     def step(self, state: LearnerState) -> int:
         """Environment steps of one seed done so far."""
@@ -159,7 +159,7 @@ class JaxLearner:
             "t": state.t,
             "key": str(jax.random.key_impl(state.train.seeds.keys.policy)),
         }
-        arrays.save(folder, {path: np.asarray(leaf) for path, leaf in _leaves(state.train).items()}, meta)
+        arrays.save(folder, states.leaves(state.train), meta)
 
     def load(self, folder: Path) -> LearnerState:
         """The state that `save` wrote; raises DataError for another program's checkpoint."""
@@ -169,9 +169,8 @@ class JaxLearner:
         for name, ours in (("jax", jax.__version__), ("devices", jax.local_device_count())):
             if meta[name] != ours:
                 warnings.warn(f"{folder} was written with {name} {meta[name]}, this is {ours}: the run may differ in the last bits", stacklevel=2)
-        wanted = jax.eval_shape(partial(_init, self.trainer, len(self.seeds)), self._numbers(), self._opening())
-        arrays.match(found, _leaves(wanted), folder)
-        return LearnerState(_restored(wanted, found), meta["t"])
+        wanted = jax.eval_shape(partial(_init, self.trainer, len(self.seeds)), states.numbers(self.seeds, self.trainer.n_envs), self._opening())
+        return LearnerState(states.restored(wanted, found, folder), meta["t"])
 
     def export(self, state: LearnerState, folder: Path) -> dict[str, Any]:
         """Network parameters and the observation normaliser of every seed, as arrays.npz and tree.json."""
@@ -179,7 +178,7 @@ class JaxLearner:
         kept = {"params": seeds.agent.params, "normaliser": seeds.normaliser}
         networks = {name: dataclasses.asdict(network) for name, network in self.trainer.context(state.train.clock).nets.items()}
         description = {"kind": "jax", "agent": type(self.trainer.agent).__name__, "seeds": list(self.seeds), "networks": networks}
-        arrays.save(folder, {path: np.asarray(leaf) for path, leaf in _leaves(kept).items()}, description)
+        arrays.save(folder, states.leaves(kept), description)
         return description
 
     def close(self) -> None:
@@ -205,12 +204,6 @@ class JaxLearner:
             self._last = (key, schedules.traced(schedule, self.trainer.world, self._weights))
         return self._last[1]
 
-    def _numbers(self):
-        number = lambda name: np.array([streams.stream(seed, name) for seed in self.seeds], np.uint32)
-        world = [[streams.stream(seed, "world", lane) for lane in range(self.trainer.n_envs)] for seed in self.seeds]
-        rest = (number(name) for name in collect.SeedNumbers._fields[1:])
-        return collect.SeedNumbers(np.array(world, np.uint32), *rest)
-
 
 def _window(learner, first, schedule, record, length):
     """The columns of `length` vector steps from `first` on: rows ordered by seed, then step."""
@@ -234,23 +227,3 @@ def _window(learner, first, schedule, record, length):
         columns=columns
         | {"regime": tile(regime[index]), "origin": tile(origin[index]), "boundary": tile(np.isin(step, starts))}
     )
-
-
-def _leaves(tree):
-    """Path -> array for every leaf; PRNG keys as their data."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): _plain(leaf) for path, leaf in flat}
-
-
-def _plain(leaf):
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.eval_shape(jax.random.key_data, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else jax.random.key_data(leaf)
-    return leaf
-
-
-def _restored(wanted, found):
-    def restore(path, leaf):
-        array = jnp.asarray(found[jax.tree_util.keystr(path, simple=True, separator="/")])
-        return jax.random.wrap_key_data(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
-
-    return jax.tree_util.tree_map_with_path(restore, wanted)

@@ -89,18 +89,27 @@ def advance(
 
 
 def _begin(trainer, numbers, schedule, clock):
-    keys = collect.Keys.of(numbers)
+    seed = begin(trainer, numbers, clock)
+    seed = seed._replace(lanes=collect.first_lanes(trainer, seed.keys, schedule))
+    rows_TN, _ = collect.blank(trainer, seed, collect.plan(trainer, seed.keys, clock, schedule), clock)
+    return with_stores(trainer, seed, jax.tree.map(lambda x: x[0], rows_TN))
+
+
+def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock) -> Seed:
+    """A seed's learnt state, before any world or store is attached."""
     ctx = trainer.context(clock)
     agent = trainer.agent.init(jax.random.key(numbers.init), ctx)
     extensions = Extensions.begin(trainer.extensions, agent, jax.random.key(numbers.extensions), ctx)
     agent, extensions = extensions.pretrain(agent, ctx)
-    lanes = collect.first_lanes(trainer, keys, schedule)
     detector = trainer.detector.start(jnp) if trainer.detector else ()
-    seed = Seed(agent, extensions, lanes, collect.Normaliser.begin(trainer), detector, jnp.zeros((), bool), (), (), keys)
-    rows_TN, _ = collect.blank(trainer, seed, collect.plan(trainer, keys, clock, schedule), clock)
-    zeros = lambda count: jax.tree.map(lambda x: jnp.zeros((count, *x.shape[2:]), x.dtype), rows_TN)
-    store = () if trainer.on_policy else Ring(zeros(trainer.store_rows))
-    return seed._replace(recent=zeros(RECENT_ROWS), store=store)
+    normaliser = collect.Normaliser.begin(trainer)
+    return Seed(agent, extensions, (), normaliser, detector, jnp.zeros((), bool), (), (), collect.Keys.of(numbers))
+
+
+def with_stores(trainer: Trainer, seed: Seed, rows_N: Batch) -> Seed:
+    """The seed with empty stores for rows like these."""
+    zeros = lambda count: jax.tree.map(lambda x: jnp.zeros((count, *x.shape[1:]), x.dtype), rows_N)
+    return seed._replace(recent=zeros(RECENT_ROWS), store=() if trainer.on_policy else Ring(zeros(trainer.store_rows)))
 
 
 def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
@@ -136,17 +145,18 @@ def _on_policy_round(trainer, seed, clock, schedule, length):
 
     seed, rows_TN, record = jax.lax.fori_loop(0, length, step, (seed, rows_TN, record))
     clock = clock._replace(t=clock.t + length)
-    metrics = jax.eval_shape(partial(_learn_window, trainer), seed, rows_TN, clock)[1]
+    metrics = jax.eval_shape(partial(learn_window, trainer), seed, rows_TN, clock)[1]
     missing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
     whole = length == trainer.window_steps
     seed, metrics = jax.lax.cond(
-        whole, partial(_learn_window, trainer), lambda seed, *_: (seed, missing), seed, rows_TN, clock
+        whole, partial(learn_window, trainer), lambda seed, *_: (seed, missing), seed, rows_TN, clock
     )
     updates = trainer.agent.feed.epochs * trainer.agent.feed.minibatches
     return seed, clock._replace(updates=clock.updates + jnp.where(whole, updates, 0)), record, metrics
 
 
-def _learn_window(trainer, seed, rows_TN, clock):
+def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> tuple[Seed, Metrics]:
+    """All epochs over one window, and what follows an update."""
     feed, agent = trainer.agent.feed, trainer.agent
     seen_TN = seed.normaliser.see(trainer, rows_TN)
     ctx = trainer.context(clock, key=jax.random.fold_in(seed.keys.policy, clock.updates))
@@ -192,29 +202,50 @@ def _off_policy_round(trainer, seed, clock, schedule, length):
     """Step, store, update; a window is just how many of these are done before the host looks."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
     _, record = collect.blank(trainer, seed, plan, clock)
-    sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(partial(_update, trainer), seed, clock, clock)[1])
+    sums = no_metrics(trainer, seed, clock)
     first = clock.updates
 
     def step(index, carry):
         seed, clock, record, sums = carry
         seed, rows_N, line = collect.step(trainer, seed, jax.tree.map(lambda x: x[index], plan), clock)
         put = lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, index, 0)
-        seed = seed._replace(
-            store=trainer.agent.feed.write(seed.store, rows_N, clock.t),
-            normaliser=seed.normaliser.absorb(trainer, jax.tree.map(lambda x: x[None], rows_N)),
-        )
-        due = trainer.agent.feed.due(clock, trainer.n_envs)
-        clock = clock._replace(t=clock.t + 1)
-        seed, updates, sums = _updates(trainer, seed, clock, due, sums)
-        return seed, clock._replace(updates=updates), jax.tree.map(put, record, line), sums
+        seed, clock, sums = store_and_update(trainer, seed, clock, rows_N, sums)
+        return seed, clock, jax.tree.map(put, record, line), sums
 
     seed, clock, record, sums = jax.lax.fori_loop(0, length, step, (seed, clock, record, sums))
-    done = (clock.updates - first).astype(jnp.float32)
-    metrics = jax.tree.map(lambda x: jnp.where(done > 0, x / jnp.maximum(done, 1.0), jnp.nan), sums)
-    spread = jax.random.randint(
-        jax.random.fold_in(seed.keys.replay, -1 - clock.t), (RECENT_ROWS,), 0, jnp.minimum(clock.t * trainer.n_envs, trainer.store_rows)
+    return refreshed(trainer, seed, clock), clock, record, averaged(sums, clock.updates - first)
+
+
+def no_metrics(trainer: Trainer, seed: Seed, clock: Clock) -> Metrics:
+    """Zeros, one for each metric of an update."""
+    shapes = jax.eval_shape(partial(_update, trainer), seed, clock, clock)[1]
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+def averaged(sums: Metrics, updates: jax.Array) -> Metrics:
+    """Sums over updates as means; NaN where there were none."""
+    return jax.tree.map(lambda x: jnp.where(updates > 0, x / jnp.maximum(updates, 1), jnp.nan), sums)
+
+
+def refreshed(trainer: Trainer, seed: Seed, clock: Clock) -> Seed:
+    """The seed with new rows to look at, drawn from its store."""
+    key = jax.random.fold_in(seed.keys.replay, -1 - clock.t)
+    index = jax.random.randint(key, (RECENT_ROWS,), 0, jnp.minimum(clock.t * trainer.n_envs, trainer.store_rows))
+    return seed._replace(recent=jax.tree.map(lambda x: x[index], seed.store.rows))
+
+
+def store_and_update(
+    trainer: Trainer, seed: Seed, clock: Clock, rows_N: Batch, sums: Metrics
+) -> tuple[Seed, Clock, Metrics]:
+    """Put one vector step into the store and do the updates it brings; metrics are added to `sums`."""
+    seed = seed._replace(
+        store=trainer.agent.feed.write(seed.store, rows_N, clock.t),
+        normaliser=seed.normaliser.absorb(trainer, jax.tree.map(lambda x: x[None], rows_N)),
     )
-    return seed._replace(recent=jax.tree.map(lambda x: x[spread], seed.store.rows)), clock, record, metrics
+    due = trainer.agent.feed.due(clock, trainer.n_envs)
+    clock = clock._replace(t=clock.t + 1)
+    seed, updates, sums = _updates(trainer, seed, clock, due, sums)
+    return seed, clock._replace(updates=updates), sums
 
 
 def _updates(trainer, seed, clock, due, sums):
