@@ -36,8 +36,8 @@ def relist(bundle, **files):
 def test_a_bundle_verifies_and_loads(bundle):
     assert export.verify(bundle) == []
     loaded = export.load_bundle(bundle)
-    assert loaded.index["algorithm_id"] == "fake"
-    assert loaded.index["steps"] == 1000
+    assert loaded.manifest["algorithm_id"] == "fake"
+    assert loaded.manifest["steps"] == 1000
     assert loaded.regimes["origins"] == {"earth": "earth", "moon": "moon", "earth_again": "earth"}
     assert loaded.spaces["action"] == {
         "kind": "box",
@@ -145,7 +145,7 @@ def test_weights_kept_elsewhere_are_only_described(tmp_path):
     algorithm = _Writes(lambda folder: (folder / "w").write_text("heavy"))
     external = {"uri": "s3://bucket/w", "sha256": "00"}
     path = export.export_bundle(tmp_path / "bundle", ENV, algorithm, {}, external)
-    assert export.load_bundle(path).index["external"] == external
+    assert export.load_bundle(path).manifest["external"] == external
     assert not any((path / "policy").iterdir())
     with pytest.raises(PerdureError, match="uri and sha256, not by url"):
         export.export_bundle(tmp_path / "other", ENV, algorithm, {}, {"url": "x"})

@@ -9,8 +9,8 @@ import pytest
 from perdure.core import seeds
 from perdure.core.errors import ConfigError, DataError, Refused, RunFailed
 from perdure.core.records import RegimeSchedule, Segment, Spec
-from perdure.harness import runs
-from perdure.harness.host import HostLearner, spec_of
+from perdure.harness import runs, spaces
+from perdure.harness.host import HostLearner
 from perdure.harness.run import EvaluationPlan, Interrupted, Job, execute
 
 SCHEDULE = RegimeSchedule(
@@ -295,10 +295,10 @@ def test_environments_are_closed_at_the_end(worlds, tmp_path):
 
 def test_the_spec_of_gymnasium_worlds():
     env = gymnasium.make("CartPole-v1")
-    assert spec_of(env) == Spec((4,), 2, True, (), (), 500, True)
+    assert spaces.spec_of(env) == Spec((4,), 2, True, (), (), 500, True)
     env.close()
     env = gymnasium.make("Pendulum-v1")
-    assert spec_of(env) == Spec((3,), 1, False, (-2.0,), (2.0,), 200, True)
+    assert spaces.spec_of(env) == Spec((3,), 1, False, (-2.0,), (2.0,), 200, True)
     env.close()
 
 
@@ -309,7 +309,7 @@ def test_a_bundle_is_exported_while_the_environment_is_open(worlds, tmp_path):
     bundle = export.load_bundle(tmp_path / "bundle")
     assert bundle.spaces["action"] == {"kind": "discrete", "n": 3, "start": 0}
     assert (bundle.policy / "seed-4" / "state.txt").exists()
-    assert bundle.index["policy"]["seeds"] == [4, 2]
+    assert bundle.manifest["policy"]["seeds"] == [4, 2]
 
 
 def test_a_signal_leaves_a_host_run_that_resumes(worlds, tmp_path):

@@ -1,10 +1,12 @@
 """`@component`: a frozen dataclass whose fields are its configuration schema."""
 
 import dataclasses
+import reprlib
+import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, dataclass_transform
 
-from perdure.core.errors import ConfigError, nearest
+from perdure.core.errors import ConfigError, PerdureError, nearest
 
 T = TypeVar("T")
 
@@ -27,22 +29,34 @@ def make(cls: type[T], values: Mapping[str, Any], place: str) -> T:
     try:
         return TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:
-        raise ConfigError(_first_problem(error, cls, place)) from None
+        raise ConfigError(_problem(error.errors(), cls, place)) from None
 
 
-def _first_problem(error: Any, cls: type, place: str) -> str:
-    problem = error.errors()[0]
-    path = [str(part) for part in problem["loc"]]
-    where = ".".join([place, *path])
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{where} is not a key here; {nearest(path[-1], _fields(cls, path[:-1]))}"
+def _problem(problems: list[Any], cls: type, place: str) -> str:
+    """The text of the problem to mend first: a misspelt key explains a missing one."""
+    unknown = [each for each in problems if each["type"] in ("unexpected_keyword_argument", "extra_forbidden")]
+    problem = (unknown or problems)[0]
+    path: tuple[str | int, ...] = problem["loc"]
+    where = place + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    cause = problem.get("ctx", {}).get("error")
+    if unknown:
+        return f"{where} is not a key here; {nearest(str(path[-1]), _fields(cls, path[:-1]))}"
+    if isinstance(cause, PerdureError):  # A component's own check: its text opens with the field.
+        return f"{where}.{cause}"
     if problem["type"] in ("missing", "missing_argument"):
         return f"{where} is missing; give it a value"
-    return f"{where} is {problem['input']!r}: {problem['msg']}"
+    return f"{where} is {reprlib.repr(problem['input'])}: {problem['msg']}"
 
 
-def _fields(cls: Any, path: list[str]) -> list[str]:
-    for name in path:
-        hints = {field.name: field.type for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
-        cls = hints.get(name, cls)
-    return [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+def _fields(cls: Any, path: tuple[str | int, ...]) -> list[str]:
+    """Field names of the component that stands at `path` below `cls`."""
+    for part in path:
+        if isinstance(part, str) and dataclasses.is_dataclass(cls):
+            cls = typing.get_type_hints(cls).get(part)
+        else:
+            # Into an entry of a tuple, or past the name that tells the members of a union apart.
+            members = [each for each in typing.get_args(cls) if dataclasses.is_dataclass(each)]
+            named = [each for each in members if getattr(each, "__name__", "") == part]
+            cls = (named or members or [cls])[0]
+    members = [cls, *typing.get_args(cls)]
+    return sorted({field.name for each in members if dataclasses.is_dataclass(each) for field in dataclasses.fields(each)})

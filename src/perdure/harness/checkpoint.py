@@ -4,6 +4,9 @@ A checkpoint folder is written under a temporary name and renamed, so one that b
 is whole. Its `harness.json` says how many rows every file of the run had at that moment.
 """
 
+# JSON carries no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import base64
 import hashlib
 import json

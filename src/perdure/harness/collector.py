@@ -67,7 +67,7 @@ class RolloutCollector:
         controller: Any = None,
         run_seed: int = 0,
     ):
-        envs = list(env) if isinstance(env, (list, tuple)) else [env]
+        envs: list[Any] = list(env) if isinstance(env, (list, tuple)) else [env]  # pyright: ignore[reportUnknownArgumentType]
         if window_steps < 1:
             raise ConfigError(f"rollout.window_steps is {window_steps}; a window needs at least one step")
         self._lanes = [_Lane(one, lane, _lane_seed(seed, lane)) for lane, one in enumerate(envs)]
@@ -120,7 +120,7 @@ class RolloutCollector:
             raise ConfigError(f"{steps} steps do not divide among {self.n_envs} environments; use a multiple of n_envs")
         if not self._begun:
             self.reset()
-        transitions = []
+        transitions: list[Transition] = []
         for _ in range(steps // self.n_envs):
             self._control()
             began = time.perf_counter()

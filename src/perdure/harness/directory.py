@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,12 +59,12 @@ def read_meta(path: Path) -> dict[str, Any]:
     """The contents of PATH/run.json; DataError naming the file if it is not a JSON object."""
     file = path / "run.json"
     try:
-        meta = json.loads(file.read_bytes())
+        meta: Any = json.loads(file.read_bytes())
     except (ValueError, UnicodeDecodeError) as error:
         raise DataError(f"{file} is not JSON ({error}); restore it or remove the folder") from None
     if not isinstance(meta, dict):
         raise DataError(f"{file} holds a {type(meta).__name__}, not an object; restore it or remove the folder")
-    return meta
+    return {**meta}
 
 
 def write_meta(path: Path, meta: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ def sync_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def disk(path: Path) -> Iterator[None]:
+def disk(path: Path) -> Generator[None]:
     """Turn an operating-system error into RunFailed that names `path` and what to do."""
     try:
         yield

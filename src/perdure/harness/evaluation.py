@@ -49,8 +49,8 @@ def evaluate(
     not finite.
     """
     origins = {segment.id: segment.origin for segment in schedule.segments}
-    current = origins[schedule.segments[schedule.index_at(max(mark - 1, 0))].id]
-    lines = []
+    current = schedule.segments[int(schedule.index_at(max(mark - 1, 0)))].origin
+    lines: list[dict[str, Any]] = []
     for regime, params in plan.regimes:
         origin = origins.get(regime, regime)
         if plan.only_current and origin != current:

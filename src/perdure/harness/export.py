@@ -6,6 +6,9 @@ regimes.json   regimes seen, with bounds    README.md     the same for people
 policy/        weights: npz, safetensors or JSON, never pickle
 """
 
+# JSON carries no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import datetime
 import json
 import os
@@ -24,7 +27,7 @@ class Bundle(NamedTuple):
     """A bundle that was verified while it was read."""
 
     path: Path
-    index: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     """bundle.json."""
     config: Mapping[str, Any]
     spaces: Mapping[str, Any]
@@ -116,7 +119,7 @@ def load_bundle(path: Path) -> Bundle:
 
     return Bundle(
         path=path,
-        index=checkpoint.read_json(path / "bundle.json"),
+        manifest=checkpoint.read_json(path / "bundle.json"),
         config=yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")) or {},
         spaces=checkpoint.read_json(path / "spaces.json"),
         regimes=checkpoint.read_json(path / "regimes.json"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from perdure.core import capabilities, seeds
+from perdure.core import seeds
 from perdure.core.errors import ConfigError, Refused
 from perdure.core.protocols import Algorithm
 from perdure.core.records import Evaluation, Params, RegimeSchedule, RolloutWindow, Shift, Spec
@@ -99,10 +99,11 @@ class HostLearner:
         begin = self.step(state)
         size = min(self._window * self._n_envs, schedule.total_steps - begin)
         if schedule.boundary_source == "oracle":
-            size = min(size, schedule.segments[schedule.index_at(begin)].end - begin)
+            size = min(size, schedule.segments[int(schedule.index_at(begin))].end - begin)
         if size > steps or size <= 0:
             return state, RolloutWindow(), {}
-        windows, metrics = [], []
+        windows: list[RolloutWindow] = []
+        metrics: list[dict[str, float]] = []
         for arm in state:
             self._settle(arm)
             arm.collector.follow(schedule if self._regime is None else self._regime)
@@ -115,12 +116,12 @@ class HostLearner:
         """Greedy episodes of each seed in a fresh environment, seeded by (seed, step, episode)."""
         env = self._make_env(0)
         try:
-            spec = spec_of(env)
+            spec = spaces.spec_of(env)
             trials.control(env, params, self._controller)
             found = [trials.run(env, arm.algorithm.policy, spec, arm.seed, self.step(state), episodes) for arm in state]
         finally:
             env.close()
-        offered = [getattr(arm.algorithm, "features", dict)() for arm in state]
+        offered: list[dict[str, Any]] = [getattr(arm.algorithm, "features", dict)() for arm in state]
         return Evaluation(
             returns=np.array([returns for returns, _ in found], np.float64),
             lengths=np.array([lengths for _, lengths in found], np.int64),
@@ -184,9 +185,10 @@ class HostLearner:
 
     def _arm(self, seed: int) -> _Arm:
         envs = [self._make_env(lane) for lane in range(self._n_envs)]
-        algorithm = self._make_algorithm(seed, spec_of(envs[0]))
-        if hasattr(algorithm.policy, "seed"):
-            algorithm.policy.seed(seeds.stream(seed, "policy"))
+        algorithm = self._make_algorithm(seed, spaces.spec_of(envs[0]))
+        reseed = getattr(algorithm.policy, "seed", None)
+        if reseed is not None:
+            reseed(seeds.stream(seed, "policy"))
         collector = RolloutCollector(
             envs,
             algorithm.policy,
@@ -230,34 +232,12 @@ class HostLearner:
     def _alarms(self, arm: _Arm, window: RolloutWindow) -> list[int]:
         """How many rows stand before each alarm, in order."""
         means = window.rewards().reshape(-1, self._n_envs).mean(axis=1)
-        alarms = []
+        alarms: list[int] = []
         for position, mean in enumerate(means):
             arm.detection, alarm = self._detector.step(np, arm.detection, mean)
             if bool(alarm):
                 alarms.append((position + 1) * self._n_envs)
         return alarms
-
-
-def spec_of(env: Any) -> Spec:
-    """What an agent must know of a host environment.
-
-    Spaces other than Box and Discrete read as no shape and no actions; whoever understands them asks
-    the environment itself. An environment that says `persistent = True` never ends.
-    """
-    from gymnasium.spaces import Box, Discrete
-
-    seen, acts = env.observation_space, env.action_space
-    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
-    box = isinstance(acts, Box)
-    return Spec(
-        obs_shape=tuple(seen.shape) if isinstance(seen, Box) else (),
-        action_dim=int(acts.n) if isinstance(acts, Discrete) else int(np.prod(acts.shape)) if box else 0,
-        discrete=isinstance(acts, Discrete),
-        low=tuple(acts.low.ravel().tolist()) if box else (),
-        high=tuple(acts.high.ravel().tolist()) if box else (),
-        horizon=int(limit) if limit else 1000,
-        episodic=not capabilities.capability(env, "persistent"),
-    )
 
 
 def _part(window: RolloutWindow, begin: int, end: int) -> RolloutWindow:

@@ -1,5 +1,8 @@
 """Files of JSON objects, one a line: appended to, readable while they grow, cut back by a resume."""
 
+# Rows hold values of any type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import json
 import math
 import os
@@ -78,7 +81,7 @@ class JsonLines:
 
 def _line(row: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(row, allow_nan=False, default=_plain, separators=(",", ":")) + "\n"
+        return _ENCODER.encode(row) + "\n"
     except (ValueError, TypeError):
         return json.dumps(_without_nan(row), allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -105,3 +108,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_without_nan(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain, separators=(",", ":"))

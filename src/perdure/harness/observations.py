@@ -1,5 +1,8 @@
 """What a host step leaves in the trace: observations as digests, actions as JSON, all of it as one row."""
 
+# Observations and actions are of any type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import hashlib
 import math
 from collections.abc import Mapping

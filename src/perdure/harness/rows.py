@@ -4,6 +4,10 @@ JSON lines go through pyarrow first, which is fast but says little; a file it re
 line by line, which either succeeds (a trace that writes 0 for false, say) or names the bad line.
 """
 
+# JSON and pyarrow, which has no stubs, carry no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+
 import json
 import math
 from collections.abc import Iterator
@@ -15,7 +19,7 @@ import numpy as np
 from perdure.core.errors import DataError
 
 REQUIRED = ("seed", "step", "reward", "terminated", "truncated")
-FACTS = ("run_id", "algorithm_id", "task")
+FACTS: tuple[str, ...] = ("run_id", "algorithm_id", "task")
 
 
 class Labels(NamedTuple):
@@ -53,7 +57,11 @@ def read_parts(folder: Path, warnings: list[str]) -> Rows:
         if path.name != f"part-{number:06d}.parquet":
             raise DataError(f"{folder} lacks part-{number:06d}.parquet; restore it, or move the later parts away")
         try:
-            tables.append(pq.read_table(path, columns=columns, partitioning=None))
+            with pq.ParquetFile(path) as part:
+                lacking = [name for name in REQUIRED if name not in part.schema_arrow.names]
+                if lacking:
+                    raise DataError(f"{path} lacks the column {lacking[0]!r}; a trace needs {', '.join(REQUIRED)}")
+                tables.append(part.read(columns=columns))
         except (pa.ArrowException, OSError) as error:
             if number < len(paths) - 1:
                 raise DataError(f"{path} cannot be read ({_short(error)}); restore it or start a new run") from None
@@ -70,7 +78,6 @@ def read_jsonl(path: Path, warnings: list[str]) -> Rows:
     required key, or has a value of a wrong type or a reward that is not finite.
     """
     import pyarrow as pa
-    from pyarrow import compute
     from pyarrow import json as arrow_json
 
     content = without_torn_tail(path, warnings)
@@ -80,10 +87,10 @@ def read_jsonl(path: Path, warnings: list[str]) -> Rows:
     reading = arrow_json.ReadOptions(block_size=max(1 << 22, min(len(content), 1 << 24)))
     try:
         table = arrow_json.read_json(pa.BufferReader(content), reading, options)
-        regime = compute.struct_field
-        table = table.append_column("boundary", regime(table["regime"], "boundary"))
-        table = table.append_column("origin", regime(table["regime"], "origin"))
-        table = table.set_column(table.schema.get_field_index("regime"), "regime", regime(table["regime"], "id"))
+        regime = table["regime"].combine_chunks()
+        table = table.append_column("boundary", regime.field("boundary"))
+        table = table.append_column("origin", regime.field("origin"))
+        table = table.set_column(table.schema.get_field_index("regime"), "regime", regime.field("id"))
         if all(table[name].null_count == 0 for name in REQUIRED) and np.isfinite(table["reward"].to_numpy()).all():
             return _from_table(table, path)
     except pa.ArrowInvalid:
@@ -185,9 +192,10 @@ def _slowly(content: bytes, path: Path) -> Rows:
         if line.strip():
             rows.append(_row(_object(line, path, number), path, number))
     columns = list(zip(*rows, strict=True))
-    numbers = [np.array(column) for column in columns[:7]]
-    texts = [_coded(column) for column in columns[7:]]
-    return Rows(*numbers, texts[0], texts[1], dict(zip(FACTS, texts[2:], strict=True)))
+    seed, step, lane, reward, terminated, truncated, boundary = (np.array(column) for column in columns[:7])
+    regime, origin, *facts = (_coded(column) for column in columns[7:])
+    known: dict[str, Labels] = dict(zip(FACTS, facts, strict=True))
+    return Rows(seed, step, lane, reward, terminated, truncated, boundary, regime, origin, known)
 
 
 def _row(row: dict[str, Any], path: Path, number: int) -> tuple[Any, ...]:

@@ -1,5 +1,8 @@
 """Reads runs back from disk, perdure's own and those of anybody who writes one JSON object a step."""
 
+# JSON carries no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -103,12 +106,17 @@ def _rows(folder: Path, warnings: list[str]) -> Rows:
 
 def _streams(found: Rows, meta: Mapping[str, Any], planned: tuple[Segment, ...], path: Path) -> list[Stream]:
     keys = np.stack([found.seed, *(labels.codes.astype(np.int64) for labels in found.facts.values())])
+    # Rows of one stream come in long runs, so whole runs are sorted into streams, not single rows.
+    starts = np.flatnonzero(np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]))[: len(found.step)]
+    ends = np.append(starts[1:], len(found.step))
+    kinds, which = np.unique(keys[:, starts], axis=1, return_inverse=True)
+    name = path.stem if path.is_file() else path.resolve().name
     streams = []
-    for key in np.unique(keys, axis=1).T:
-        picked = np.flatnonzero((keys == key[:, None]).all(axis=0))
-        facts = {name: labels.names[code] for (name, labels), code in zip(found.facts.items(), key[1:], strict=True)}
-        name = path.stem if path.is_file() else path.resolve().name
-        streams.append(_stream(found, _ordered(found, picked, path), {**_known(facts), **meta}, planned, name))
+    for position, key in enumerate(kinds.T):
+        pieces = [np.arange(starts[piece], ends[piece]) for piece in np.flatnonzero(which.ravel() == position)]
+        picked = _ordered(found, np.concatenate(pieces), path)
+        facts = {fact: labels.names[code] for (fact, labels), code in zip(found.facts.items(), key[1:], strict=True)}
+        streams.append(_stream(found, picked, {**_known(facts), **meta}, planned, name))
     return sorted(streams, key=lambda stream: (stream.algorithm_id, stream.task, stream.run_id, stream.seed))
 
 
@@ -199,24 +207,21 @@ def _reconstructed(streams: Sequence[Stream], path: Path) -> dict[str, Any]:
 
 
 def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> list[EvaluationRow]:
-    facts = [
-        str(meta.get(name) or default)
-        for name, default in zip(rows.FACTS, (path.parent.name, path.parent.name, "unknown"), strict=True)
-    ]
+    name = path.parent.name
+    run_id, algorithm_id = str(meta.get("run_id") or name), str(meta.get("algorithm_id") or name)
+    task = str(meta.get("task") or "unknown")
     found = []
     for number, line in rows.read_lines(path, warnings):
         try:
             returns = tuple(float(value) for value in line["returns"])
             lengths = tuple(int(value) for value in line.get("lengths", ()))
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items() if value is not None}
-            row = EvaluationRow(
-                *facts, int(line["seed"]), int(line["step"]), str(line["regime"]), returns, lengths, metrics
-            )
+            place = int(line["seed"]), int(line["step"]), str(line["regime"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{path}:{number} is no evaluation ({type(error).__name__}: {error}); repair or remove it"
             ) from None
         if not np.isfinite(returns).all():
             raise DataError(f"{path}:{number} has a return that is not finite; repair or remove the line")
-        found.append(row)
+        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics))
     return found

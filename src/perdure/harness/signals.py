@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class Stop:
 
 
 @contextlib.contextmanager
-def caught() -> Iterator[Stop]:
+def caught() -> Generator[Stop]:
     """Note SIGINT and SIGTERM in a `Stop` inside the block; a second one has its usual effect.
 
     Outside the main thread Python takes no signal handlers, and nothing is caught.

@@ -1,9 +1,13 @@
-"""Gymnasium spaces, and the Spec of a compiled world, as JSON values."""
+"""Gymnasium spaces as JSON values and as the Spec of a world, and the Spec as JSON.
+
+# Gymnasium's spaces leave their fields untyped.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from typing import Any
 
 import numpy as np
 
+from perdure.core import capabilities
 from perdure.core.records import Spec
 
 
@@ -27,6 +31,31 @@ def as_json(space: Any) -> dict[str, Any]:
     if isinstance(space, spaces.Tuple):
         return {"kind": "tuple", "spaces": [as_json(inner) for inner in space.spaces]}
     return {"kind": "other", "repr": repr(space)}
+
+
+def spec_of(env: Any) -> Spec:
+    """What an agent must know of a host environment.
+
+    Spaces other than Box and Discrete read as no shape and no actions; whoever understands them asks
+    the environment itself. An environment that says `persistent = True` never ends.
+    """
+    from gymnasium.spaces import Box, Discrete
+
+    seen: Any = env.observation_space
+    acts: Any = env.action_space
+    box: bool = isinstance(acts, Box)
+    discrete: bool = isinstance(acts, Discrete)
+    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    low, high = (tuple(bound.ravel().tolist()) for bound in (acts.low, acts.high)) if box else ((), ())
+    return Spec(
+        obs_shape=tuple(seen.shape) if isinstance(seen, Box) else (),
+        action_dim=int(acts.n) if discrete else len(low),
+        discrete=discrete,
+        low=low,
+        high=high,
+        horizon=int(limit) if limit else 1000,
+        episodic=not capabilities.capability(env, "persistent"),
+    )
 
 
 def of_spec(spec: Spec) -> dict[str, Any]:

@@ -73,8 +73,8 @@ class JsonlTrace:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row, completed with the run's facts."""
-        regime = row.get("regime")
-        if isinstance(regime, Mapping) and regime.get("source") is None:
+        regime = dict(row.get("regime") or {})
+        if regime.get("source") is None:
             row = {**row, "regime": {**regime, "source": self.source}}
         self._lines.write([{"v": 1, **self._facts, **row}])
 

@@ -6,7 +6,7 @@ methods must then be on the outermost such layer; otherwise nothing is offered.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from perdure.core.errors import PerdureError, RunFailed
@@ -15,7 +15,7 @@ BOOKKEEPING = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 
 
 @contextlib.contextmanager
-def failing(place: str, env: Any) -> Iterator[None]:
+def failing(place: str, env: Any) -> Generator[None]:
     """Turn whatever an environment raises into RunFailed that names `place` and the environment."""
     try:
         yield
@@ -43,7 +43,7 @@ def write(env: Any, saved: dict[str, Any]) -> None:
 
 
 def _layers(env: Any) -> tuple[list[Any], Any]:
-    layers = []
+    layers: list[Any] = []
     while type(env).__name__ in BOOKKEEPING and hasattr(env, "env"):
         layers.append(env)
         env = env.env

@@ -45,6 +45,7 @@ def trainer(
     total_steps: int = 1_000_000,
     reward: Any = None,
     detector: Any = None,
+    boundary_source: str = "none",
 ) -> loop.Trainer:
     """A checked trainer. `total_steps` sizes the replay store (the smaller of capacity and budget).
 
@@ -56,7 +57,8 @@ def trainer(
         raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {type(world).__name__} is {kind}")
     if len(spec.obs_shape) != 1:
         raise Refused(f"{name} reads flat observations; {type(world).__name__} gives shape {list(spec.obs_shape)}")
-    check_extensions(extensions, agent.offers | {f"{kind}_actions"}, name)
+    offers = agent.offers | {f"{kind}_actions"} | ({"boundary"} if boundary_source != "none" else set())
+    check_extensions(extensions, offers, f"{name} with boundary_source {boundary_source}")
     if n_envs < 1 or window_steps < 1:
         raise ConfigError(f"rollout has n_envs {n_envs} and window_steps {window_steps}; both must be at least 1")
     built = loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, reward=reward, detector=detector)
@@ -212,7 +214,8 @@ def _window(learner, first, schedule, record, length):
     index = schedule.index_at(step)
     regime = np.array([segment.id for segment in schedule.segments], dtype=object)
     origin = np.array([segment.origin for segment in schedule.segments], dtype=object)
-    starts = np.array([segment.start for segment in schedule.segments])
+    pairs = zip([None, *schedule.segments], schedule.segments, strict=False)
+    starts = [segment.start for before, segment in pairs if before is None or before.id != segment.id]
     tile = lambda column: np.tile(column, seeds)
     columns = {
         "seed": np.repeat(np.array(learner.seeds, np.int64), len(step)),

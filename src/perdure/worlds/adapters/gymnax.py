@@ -91,8 +91,8 @@ def _loaded(env_id: str, kwargs: tuple) -> tuple[Any, Any]:
     """The environment and its default parameters."""
     try:
         import gymnax
-    except ImportError:
-        raise MissingExtra("gymnax", "gymnax") from None
+    except ModuleNotFoundError as error:  # gymnax itself, or what it needs and does not declare
+        raise MissingExtra(error.name or "gymnax", "gymnax") from error
     if env_id not in gymnax.registered_envs:
         raise UnknownName(f"gymnax/{env_id} is not a gymnax environment; {nearest(env_id, gymnax.registered_envs)}")
     env, params = gymnax.make(env_id, **dict(kwargs))

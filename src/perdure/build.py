@@ -1,0 +1,343 @@
+"""From a document to a run: the composition root, the one place that knows every layer."""
+
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perdure.core import component, registry
+from perdure.core.errors import ConfigError, DataError, Refused, nearest
+from perdure.core.protocols import Learner
+from perdure.core.records import EvaluationRow, RegimeSchedule, Segment, Spec
+from perdure.harness import checkpoint, run
+from perdure.harness.config import ExperimentConfig
+
+CACHE = "PERDURE_CACHE"
+"""Environment variable: where compiled programs are kept between processes; "off" keeps none."""
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    *,
+    trace_path: Path | None = None,
+    env: Any = None,
+    algorithm: Any = None,
+    export_dir: Path | None = None,
+    export_external: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> run.RunResult:
+    """Train what `config` describes and leave a run directory behind.
+
+    `env` (a gymnasium.Env, closed at the end) and `algorithm` (core.protocols.Algorithm) take the
+    place of what the document would build; both need one seed. Raises what `harness.run.execute` does.
+    """
+    learner = host_learner(config, env, algorithm) if env is not None or algorithm is not None else build(config)
+    schedule = schedule_of(config)
+    spec, bounds, source = _facts(config, learner, schedule)
+    meta = config.meta() | {
+        "seeds": list(config.run.seeds),
+        "config": config.resolved(),
+        "boundary_source": config.regime.boundary_source,
+        "score": "return" if spec.episodic else "reward",
+        "bounds": bounds,
+        "bounds_source": source,
+    }
+    job = run.Job(
+        learner,
+        schedule,
+        meta,
+        config.folder,
+        config.rollout.total_steps,
+        evaluation_plan(config, schedule),
+        config.run.checkpoint_every,
+        resume,
+        progress,
+        trace_path,
+        export_dir,
+        export_external,
+    )
+    return run.execute(job)
+
+
+def check(config: ExperimentConfig) -> None:
+    """Build everything a document names, without training; raises what is wrong with it."""
+    build(config).close()
+    evaluation_plan(config, schedule_of(config))
+
+
+def build(config: ExperimentConfig) -> Learner:
+    """The learner of a document: compiled where agent and world are, else on the host."""
+    world = pure_world(config)
+    if config.algorithm.name in registry.names("agents") and world is not None:
+        return compiled_learner(config, world)
+    return host_learner(config)
+
+
+def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
+    """An agent and a pure world in one program."""
+    prepare_jax()
+    from perdure.rl import learner
+
+    reward = _reward(config)
+    if reward is not None:
+        reward.check(_info_keys(world), "reward.spec")
+    trainer = learner.trainer(
+        _agent(config),
+        world,
+        _extensions(config),
+        n_envs=config.rollout.n_envs,
+        window_steps=config.rollout.window_steps,
+        total_steps=config.rollout.total_steps,
+        reward=reward,
+        detector=config.regime.detector.build() if config.regime.detector else None,
+        boundary_source=config.regime.boundary_source,
+    )
+    schedule = schedule_of(config)
+    for segment in schedule.segments:
+        for params in (segment.params, segment.params_end):
+            world.task(**(params or {}))
+    weights = None if reward is None else reward.weights
+    return learner.JaxLearner(trainer, config.run.seeds, schedule.segments[0].params, weights)
+
+
+def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = None) -> Learner:
+    """Any algorithm on a Gymnasium environment, stepped in Python."""
+    from perdure.harness.host import HostLearner
+    from perdure.worlds.adapters import gymnasium as adapter
+
+    given = [name for name, part in (("env", env), ("algorithm", algorithm)) if part is not None]
+    if given and (len(config.run.seeds) > 1 or (env is not None and config.rollout.n_envs > 1)):
+        raise Refused(f"{' and '.join(given)} given as an object serves one seed and copy; set run.seeds to one, n_envs to 1")
+    reward = _reward(config)
+
+    def make_env(lane: int) -> Any:
+        from perdure.rewards import wrapper
+
+        made = env if env is not None else config.environment.build()
+        return made if reward is None else wrapper.RewardWrapper(made, reward)
+
+    probe = make_env(0)
+    spec = adapter.spec_of(probe) if config.algorithm.name in registry.names("agents") else None
+    encode = lambda observation: adapter.encode_observation(probe.observation_space, observation)
+    make_algorithm = (lambda seed, _: algorithm) if algorithm is not None else _algorithm(config, spec, encode)
+    regime = config.regime.build() if config.regime.provider == "environment" else None
+    return HostLearner(
+        make_algorithm,
+        make_env,
+        window_steps=config.rollout.window_steps,
+        n_envs=config.rollout.n_envs,
+        auto_reset=config.rollout.auto_reset,
+        regime=regime,
+        detector=config.regime.detector.build() if config.regime.detector else None,
+    )
+
+
+def schedule_of(config: ExperimentConfig) -> RegimeSchedule:
+    """The segments of a run; one unnamed segment where only the environment knows them."""
+    known = config.schedule()
+    if known is not None:
+        return known
+    whole = Segment("environment", "environment", 0, config.rollout.total_steps)
+    return RegimeSchedule((whole,), config.regime.boundary_source)
+
+
+def evaluation_plan(config: ExperimentConfig, schedule: RegimeSchedule) -> Any:
+    """Which configurations the policy is tried on: one for each origin, in order of appearance."""
+    from perdure.harness.evaluation import EvaluationPlan
+
+    known: dict[str, Any] = {}
+    for segment in schedule.segments:
+        known.setdefault(segment.origin, segment.params)
+    wanted = config.evaluation.regimes
+    if isinstance(wanted, tuple):
+        for place, name in enumerate(wanted):
+            if name not in known:
+                raise ConfigError(f"evaluation.regimes[{place}] is {name!r}, which never occurs; {nearest(name, known)}")
+        known = {name: known[name] for name in wanted}
+    return EvaluationPlan(config.evaluation.every, config.evaluation.episodes, tuple(known.items()), wanted == "current")
+
+
+def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes: int = 8) -> list[EvaluationRow]:
+    """Greedy episodes of a run's newest checkpoint on the named regimes (None: all of its own)."""
+    config, learner, state = _reopened(folder)
+    schedule = schedule_of(config)
+    known = {segment.origin: segment.params for segment in reversed(schedule.segments)}
+    known |= {segment.id: segment.params for segment in schedule.segments}
+    names = regimes or tuple(dict.fromkeys(segment.origin for segment in schedule.segments))
+    rows = []
+    try:
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"--regimes names {name!r}, which this run does not have; {nearest(name, known)}")
+            found = learner.evaluate(state, known[name], episodes)
+            for position, seed in enumerate(config.run.seeds):
+                returns, lengths = (tuple(values[position].tolist()) for values in (found.returns, found.lengths))
+                metrics = {key: float(value[position]) for key, value in found.metrics.items()}
+                rows.append(
+                    EvaluationRow(
+                        config.run_id, config.algorithm_id, config.task, seed, learner.step(state), name, returns, lengths, metrics
+                    )
+                )
+    finally:
+        learner.close()
+    return rows
+
+
+def export_run(folder: Path, destination: Path) -> Path:
+    """Write a bundle of a run's newest checkpoint."""
+    from perdure.harness import export
+
+    config, learner, state = _reopened(folder)
+    try:
+        spec = _facts(config, learner, schedule_of(config))[0]
+        return export.export_run(folder, learner, destination, state=state, spec=spec)
+    finally:
+        learner.close()
+
+
+def demo(output_dir: Path, progress: bool = True) -> tuple[tuple[list[str], list[list[str]]], Path]:
+    """Three arms through a shifting world: the table of metrics and the report."""
+    from importlib import resources
+
+    from perdure.harness import load, runs, sweep
+    from perdure.metrics.summary import summarise
+    from perdure.report.page import write_report
+
+    document = resources.files("perdure") / "documents" / "demo.yaml"
+    with resources.as_file(document) as path:
+        config = load.sweep(path, (f"output_dir={output_dir}",))
+    found = []
+    for group in sweep.plan(config):
+        finished = group.config.folder / "run.json"
+        result = run_experiment(group.config, resume=finished.exists(), progress=progress)
+        found.append(runs.load_run(result.folder))
+    page = write_report(found, Path(output_dir) / "report.html", title="perdure demo: a cart-pole whose world shifts")
+    streams = [stream for each in found for stream in each.streams]
+    table = summarise(streams, [row for each in found for row in each.evaluations]).table()
+    return table, page
+
+
+def pure_world(config: ExperimentConfig) -> Any:
+    """The pure world of a document, or None where its environment is stepped on the host."""
+    from perdure.worlds import catalogue
+
+    if not catalogue.is_pure(config.environment.id):
+        return None
+    prepare_jax()
+    return catalogue.pure(config.environment.id, config.environment.kwargs)
+
+
+def prepare_jax() -> None:
+    """Settle what JAX fixes when it starts: a cache of compiled programs that later processes reuse."""
+    import jax
+
+    place = os.environ.get(CACHE) or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "perdure")
+    if place != "off" and jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(place))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _agent(config):
+    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
+    return component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+
+
+def _extensions(config):
+    return tuple(
+        component.make(
+            registry.load(each.name, f"algorithm.extensions[{position}].name")
+            if ":" in each.name
+            else registry.resolve("extensions", each.name, f"algorithm.extensions[{position}].name"),
+            each.kwargs,
+            f"algorithm.extensions[{position}].kwargs",
+        )
+        for position, each in enumerate(config.algorithm.extensions)
+    )
+
+
+def _reward(config):
+    return None if config.reward is None else config.reward.build()
+
+
+def _algorithm(config, spec, encode):
+    """`make(seed, spec)` of a JAX agent on a host environment, or of a third-party factory."""
+    if spec is not None:
+        prepare_jax()
+        from perdure.rl import host, learner
+
+        rollout = config.rollout
+        trainer = learner.trainer(
+            _agent(config),
+            host.HostWorld(spec),
+            _extensions(config),
+            n_envs=rollout.n_envs,
+            window_steps=rollout.window_steps,
+            total_steps=rollout.total_steps,
+            boundary_source=config.regime.boundary_source,
+        )
+        return lambda seed, _: host.HostAgent(trainer, seed, rollout.total_steps, encode)
+    factory = registry.load(config.algorithm.name, "algorithm.name")
+    if config.algorithm.extensions:
+        raise Refused(f"algorithm.extensions are not for {config.algorithm.name!r}: a third-party algorithm folds no phases")
+
+    def make(seed: int, spec: Spec) -> Any:
+        offered = {"seed": seed, "spec": spec}
+        if config.algorithm.policy is not None:
+            policy = registry.load(config.algorithm.policy.factory, "algorithm.policy.factory")
+            offered["policy"] = _called(policy, config.algorithm.policy.kwargs, offered, "algorithm.policy.kwargs")
+        return _called(factory, config.algorithm.kwargs, offered, "algorithm.kwargs")
+
+    return make
+
+
+def _called(factory, kwargs, offered, place):
+    """`factory(**kwargs)`, with those of `offered` that it asks for by name."""
+    names = inspect.signature(factory).parameters
+    wanted = {name: value for name, value in offered.items() if name in names and name not in kwargs}
+    try:
+        inspect.signature(factory).bind(**kwargs, **wanted)
+    except TypeError as error:
+        raise ConfigError(f"{place} does not fit {getattr(factory, '__name__', factory)}: {error}") from None
+    return factory(**kwargs, **wanted)
+
+
+def _info_keys(world):
+    """What reward components may read of a pure world."""
+    import jax
+
+    task, key = world.task(), jax.random.key(0)
+    state, obs = world.reset(key, task)
+    action = 0 if world.spec.discrete else jax.numpy.zeros(world.spec.action_dim)
+    _, *_, last = jax.eval_shape(world.step, key, state, action, task)
+    return {"obs", "env_reward", "terminated", "truncated", *(last if isinstance(last, Mapping) else ())}
+
+
+def _facts(config, learner, schedule):
+    """The world's spec, and its score bounds by origin with where they come from."""
+    world = pure_world(config)
+    if world is None:
+        from perdure.harness.host import spec_of
+
+        env = config.environment.build()
+        try:
+            return spec_of(env), {}, {}
+        finally:
+            env.close()
+    if config.reward is not None or not hasattr(world, "bounds"):
+        return world.spec, {}, {}
+    bounds = {each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)}
+    return world.spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
+
+
+def _reopened(folder):
+    from perdure.harness import load
+
+    if not (folder / "run.json").exists():
+        raise DataError(f"{folder} holds no run.json; give a run's directory")
+    config = load.experiment(folder, ())
+    learner = build(config)
+    learner.seeds = config.run.seeds
+    return config, learner, learner.load(checkpoint.newest(folder))
