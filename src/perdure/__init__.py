@@ -1,1 +1,74 @@
-"""perdure: train agents in worlds that keep changing; measure what they learned and forgot."""
+"""perdure: train agents in worlds that keep changing; measure what they learned, forgot and can still learn.
+
+    from perdure import SAC, train
+
+    run = train(SAC(), "perdure/pendulum", total_steps=20_000)
+    print(run.scores)
+
+Names are imported when they are first used, so `import perdure` loads nothing heavy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "perdure.agents.dqn": ("DQN",),
+    "perdure.agents.ppo": ("PPO",),
+    "perdure.agents.sac": ("SAC",),
+    "perdure.build": ("evaluate_run", "run_experiment", "trace_path_for"),
+    "perdure.core.capabilities": (
+        "DescribesRuns",
+        "capability",
+        "describe_run",
+        "record_from_info",
+        "regime_from_info",
+        "regime_origin_from_info",
+    ),
+    "perdure.core.errors": ("PerdureError",),
+    "perdure.core.extension": ("Extension",),
+    "perdure.core.protocols": ("Algorithm", "Learner", "Policy", "World"),
+    "perdure.core.records": ("RegimeSchedule", "RolloutWindow", "Segment", "Spec", "Transition"),
+    "perdure.core.registry": ("register",),
+    "perdure.extensions.regularisation": ("L2Init",),
+    "perdure.extensions.resets": ("ReDo", "ShrinkPerturb"),
+    "perdure.harness.collector": ("RolloutCollector",),
+    "perdure.harness.config": (
+        "AlgorithmConfig",
+        "EnvironmentConfig",
+        "ExperimentConfig",
+        "PolicyConfig",
+        "RegimeConfig",
+        "RewardConfig",
+        "RolloutConfig",
+        "RunConfig",
+    ),
+    "perdure.harness.export": ("export_bundle",),
+    "perdure.harness.job": ("RunResult",),
+    "perdure.harness.runs": ("find_runs", "load_run"),
+    "perdure.harness.sweep": ("SEED", "SweepConfig", "expand_sweep", "merge"),
+    "perdure.metrics.advantages": ("GAEMode", "compute_gae", "episode_lengths_from"),
+    "perdure.metrics.plasticity": ("effective_rank_entropy", "stable_rank"),
+    "perdure.metrics.six": ("six_metrics",),
+    "perdure.metrics.summary": ("summarise",),
+    "perdure.report.page": ("write_report",),
+    "perdure.rl.feeds": ("Epochs", "Replay"),
+    "perdure.rl.optim": ("Adam", "RMSProp"),
+    "perdure.simple": ("Trained", "load_policy", "train"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

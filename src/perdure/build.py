@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,8 @@ def evaluation_plan(config: ExperimentConfig, schedule: RegimeSchedule) -> Any:
     known: dict[str, Any] = {}
     for segment in schedule.segments:
         known.setdefault(segment.origin, segment.params)
+    if config.regime.provider == "environment":
+        known = {"environment": None}
     wanted = config.evaluation.regimes
     if isinstance(wanted, tuple):
         for place, name in enumerate(wanted):
@@ -183,6 +185,21 @@ def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes:
     finally:
         learner.close()
     return rows
+
+
+def policy_of(folder: Path, seed: int | None = None) -> Callable[[Any], Any]:
+    """The greedy policy of a run's newest checkpoint, for one seed (the first, if None): observation -> action."""
+    config, learner, state = _reopened(folder)
+    wanted = config.run.seeds[0] if seed is None else seed
+    if wanted not in config.run.seeds:
+        raise ConfigError(f"seed is {wanted}, which {folder} does not hold; it has {list(config.run.seeds)}")
+    return learner.policy(state, config.run.seeds.index(wanted))
+
+
+def trace_path_for(config: ExperimentConfig) -> Path:
+    """Where a run of `config` leaves its rows: traces.jsonl of a host run, the folder steps of a compiled one."""
+    compiled = config.algorithm.name in registry.names("agents") and pure_world(config) is not None
+    return config.folder / ("steps" if compiled else "traces.jsonl")
 
 
 def export_run(folder: Path, destination: Path) -> Path:

@@ -281,6 +281,15 @@ def test_a_never_ending_world_is_scored_by_its_mean_reward(worlds):
     assert abs(found.returns[0, 0]) < 0.2
 
 
+def test_the_environment_that_is_trained_in_is_never_evaluated_in(worlds):
+    env = worlds.Walk()
+    made = learner(worlds, lambda: env, n_envs=1)
+    state = made.init((1,))
+    with pytest.raises(Refused, match="would step the environment that is trained in"):
+        made.evaluate(state, None, 1)
+    assert not env.closed
+
+
 def test_environments_are_closed_at_the_end(worlds, tmp_path):
     envs = []
 

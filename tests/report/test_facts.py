@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import yaml
 
 from perdure.report import facts
@@ -21,6 +22,12 @@ def test_what_was_not_recorded_is_said(run_maker):
 
 def test_a_finished_run_gives_no_caution(run_maker):
     assert facts.cautions([run_maker()]) == []
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
+def test_every_state_short_of_finished_is_a_caution(run_maker, status):
+    (told,) = facts.cautions([run_maker(status=status)])
+    assert f"is {status} at 12,000 steps" in told
 
 
 def test_failures_interruptions_and_warnings_are_told(run_maker):

@@ -50,6 +50,13 @@ def test_colours_of_one_task_never_repeat():
     assert sorted(slot for (task, _), slot in slots.items() if task == "b") == list(range(theme.LINES))
 
 
+def test_a_taken_colour_is_given_to_nobody_else():
+    first = [("a", f"x{i}") for i in range(theme.LINES)]
+    slots = sections.colour_slots([*first, ("b", "new"), ("b", "x0")])
+    assert slots["b", "new"] == slots["a", "x0"] == 0
+    assert slots["b", "x0"] == 1
+
+
 def test_two_runs_with_one_identity_are_refused_naming_both(run_maker):
     first, second = run_maker(seeds=(3,)), run_maker(seeds=(3,))._replace(path=Path("elsewhere"))
     with pytest.raises(DataError, match=r"runs/cartpole-ppo-1a2b3c and elsewhere both hold ppo .* seed 3"):

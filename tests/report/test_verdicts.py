@@ -1,5 +1,8 @@
 """perdure.report.verdicts."""
 
+import pytest
+
+from perdure.metrics.summary import Comparison
 from perdure.report import verdicts
 
 FAR = {"ppo": [90.0, 100.0, 110.0, 95.0], "redo": [40.0, 50.0, 45.0, 55.0], "l2": [1.0, 2.0, 3.0, 4.0]}
@@ -38,6 +41,15 @@ def test_intervals_are_told(summary_maker):
     detail = _first(summary_maker(FAR)).detail
     assert detail.startswith("95 % intervals: l2 ")
     assert detail.count(" to ") == 3
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "apart"), [(0.45, 0.9, False), (0.55, 1.0, True), (0.1, 0.55, False), (0.0, 0.45, True)]
+)
+def test_arms_are_separable_where_the_interval_excludes_one_half(low, high, apart):
+    compared = [Comparison("task", "reward", "a", "b", 0.5, low, high)]
+    assert verdicts.separable("a", "b", "task", "reward", compared) is apart
+    assert verdicts.separable("b", "a", "task", "reward", compared) is apart
 
 
 def test_single_seeds_are_never_separable(summary_maker):

@@ -21,15 +21,28 @@ def component(cls: type[T]) -> type[T]:
 def make(cls: type[T], values: Mapping[str, Any], place: str) -> T:
     """Build a component from plain document values, nested components included.
 
-    Raises ConfigError naming `place`, the key and what was wrong: an unknown key with the
+    Where a field's default is itself a component, the given keys change that default: the others
+    keep the values it has there. Raises ConfigError naming `place`, the key and what was wrong: an unknown key with the
     nearest valid one, a wrong type, or whatever the component's own checks refuse.
     """
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(cls).validate_python(dict(values))
+        return TypeAdapter(cls).validate_python(_completed(cls, values))
     except ValidationError as error:
         raise ConfigError(_problem(error.errors(), cls, place)) from None
+
+
+def _completed(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with nested mappings laid over the default components they change."""
+    completed = dict(values)
+    for field in dataclasses.fields(cls):
+        given, default = completed.get(field.name), field.default
+        if isinstance(given, Mapping) and dataclasses.is_dataclass(default) and not isinstance(default, type):
+            known = {each.name: getattr(default, each.name) for each in dataclasses.fields(default)}
+            if given.keys() <= known.keys():  # Other keys belong to another member of a union, or are misspelt.
+                completed[field.name] = known | _completed(type(default), given)
+    return completed
 
 
 def _problem(problems: list[Any], cls: type, place: str) -> str:

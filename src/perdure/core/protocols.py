@@ -1,6 +1,6 @@
 """The seams: what the harness asks of a learner, and a learner of a world or third-party code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -66,6 +66,10 @@ class Learner(Protocol):
 
     def export(self, state: Any, folder: Path) -> Mapping[str, Any]:
         """Write policy weights into `folder` (npz or safetensors); returns a description (JSON values)."""
+        ...
+
+    def policy(self, state: Any, position: int) -> Callable[[Any], Any]:
+        """The greedy policy of the seed at `position`: observation -> action in world units."""
         ...
 
     def close(self) -> None:

@@ -2,8 +2,7 @@
 
     step = t * n_envs + lane
 
-A window's end is nothing to the environment: it neither resets nor rewards. A regime may change in
-the middle of a window and of an episode.
+A window's end is nothing to the environment. A regime may change in the middle of a window or episode.
 """
 
 import time
@@ -50,8 +49,8 @@ class RolloutCollector:
     of an episode; an environment with `use_regime` is told the id and origin. `writer` gets a row a step.
 
     The policy may offer `act_with_info(observation) -> (action, {"logprob", "value", "entropy"})`,
-    `act_batch(observations) -> actions` for several copies, and `observe(observation, reward, info)`,
-    called after each step with what the step returned.
+    `act_batch(observations) -> actions` for several copies, and, called after each step of a copy,
+    `observe(observation, reward, info)` with what the step returned and `record(transition)`.
     """
 
     def __init__(
@@ -172,8 +171,8 @@ class RolloutCollector:
             self._apply(snapshot["applied"])
         for position, lane in enumerate(self._lanes):
             worldstate.write(lane.env, snapshot["worlds"][position])
-            lane.observation, lane.over = snapshot["observations"][position], snapshot["over"][position]
-            lane.episode = snapshot["episodes"][position]
+            kept = (snapshot[name][position] for name in ("observations", "over", "episodes"))
+            lane.observation, lane.over, lane.episode = kept
         self.step_index = snapshot["step"]
 
     def _replay(self, rows: Iterable[Mapping[str, Any]], until: int) -> None:
@@ -229,6 +228,8 @@ class RolloutCollector:
             self.writer.write(observations.row(transition, place, {**thought, "latency_ms": round(latency, 3)}, wall))
         if hasattr(self.policy, "observe"):
             self.policy.observe(after, reward, info)
+        if hasattr(self.policy, "record"):
+            self.policy.record(transition)
         return transition
 
     def _advance(self, lane: _Lane, action: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
@@ -258,8 +259,7 @@ class RolloutCollector:
         place = f"step {self.step_index}, environment {lane.index}: reset"
         with worldstate.failing(place, lane.env):
             lane.observation, self._info = lane.env.reset(seed=lane.seed) if seeded else lane.env.reset()
-        lane.over = False
-        lane.episode += not seeded
+        lane.over, lane.episode = False, lane.episode + (not seeded)
         if not observations.finite(lane.observation):
             raise RunFailed(f"{place} gave an observation that is not finite; mend the environment")
 

@@ -18,7 +18,10 @@ from perdure.core.protocols import Algorithm
 from perdure.core.records import Evaluation, Params, RegimeSchedule, RolloutWindow, Shift, Spec
 from perdure.harness import checkpoint, directory, rows, spaces, trials
 from perdure.harness.collector import RolloutCollector
+from perdure.harness.spaces import spec_of
 from perdure.harness.trace import JsonlTrace
+
+__all__ = ["HostLearner", "spec_of"]
 
 
 @dataclass
@@ -114,9 +117,9 @@ class HostLearner:
 
     def evaluate(self, state: list[_Arm], params: Params | None, episodes: int) -> Evaluation:
         """Greedy episodes of each seed in a fresh environment, seeded by (seed, step, episode)."""
-        env = self._make_env(0)
+        env = self._fresh_env()
         try:
-            spec = spaces.spec_of(env)
+            spec = spec_of(env)
             trials.control(env, params, self._controller)
             found = [trials.run(env, arm.algorithm.policy, spec, arm.seed, self.step(state), episodes) for arm in state]
         finally:
@@ -177,15 +180,26 @@ class HostLearner:
             "spaces": {name: spaces.as_json(getattr(env, f"{name}_space")) for name in ("observation", "action")},
         }
 
+    def policy(self, state: list[_Arm], position: int) -> Callable[[Any], Any]:
+        """The greedy policy of one seed, or the acting one where the algorithm has no other."""
+        policy = state[position].algorithm.policy
+        return getattr(policy, "act_greedy", policy.act)
+
     def close(self) -> None:
         """Close all environments; a second call does nothing."""
         for arm in self._arms:
             arm.collector.close()
         self._arms = []
 
+    def _fresh_env(self) -> Any:
+        env = self._make_env(0)
+        if any(env.unwrapped is trained.unwrapped for arm in self._arms for trained in arm.collector.envs):
+            raise Refused("evaluation would step the environment that is trained in; give a factory, or no evaluation")
+        return env
+
     def _arm(self, seed: int) -> _Arm:
         envs = [self._make_env(lane) for lane in range(self._n_envs)]
-        algorithm = self._make_algorithm(seed, spaces.spec_of(envs[0]))
+        algorithm = self._make_algorithm(seed, spec_of(envs[0]))
         reseed = getattr(algorithm.policy, "seed", None)
         if reseed is not None:
             reseed(seeds.stream(seed, "policy"))

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON values and as the Spec of a world, and the Spec as JSON.
+"""Gymnasium spaces as JSON values and as the Spec of a world, and a Spec as JSON."""
 
 # Gymnasium's spaces leave their fields untyped.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -140,11 +140,12 @@ def figure_html(figure: Figure, section: Section) -> svg.Safe:
         fits = panels.names_fit(panel, 960), panels.names_fit(panel._replace(end_labels=False), 400)
         body = svg.join([_regime_legend(section, fits), wide, narrow])
     else:
+        paired = len(figure.panels) in (2, 4)
+        size = (420, 245) if paired else (360, 230)
         boxes = [
-            svg.element("div", svg.element("h4", panel.title), panels.draw(panel, 360, 230)) for panel in figure.panels
+            svg.element("div", svg.element("h4", panel.title), panels.draw(panel, *size)) for panel in figure.panels
         ]
-        pairs = " pairs" if len(boxes) in (2, 4) else ""
-        body = svg.element("div", *boxes, class_=f"grid-of-plots{pairs}")
+        body = svg.element("div", *boxes, class_=f"grid-of-plots{' pairs' if paired else ''}")
     caption = svg.element("figcaption", figure.caption)
     return svg.element("figure", arm_legend(section), body, caption, class_="single" if figure.single else None)
 

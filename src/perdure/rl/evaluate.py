@@ -1,5 +1,6 @@
 """Greedy episodes of a frozen policy under one task; training state is read, never changed."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,12 @@ def greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array, key: jax.Array) 
     ctx = trainer.context(clock, key=key)
     action = trainer.agent.act_greedy(seed.agent, seen, ctx)
     return collect.executed(trainer.world.spec, seed.extensions.eval_act(seed.agent, seen, action, ctx))
+
+
+@partial(jax.jit, static_argnames="trainer")
+def act_greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array) -> jax.Array:
+    """`greedy` outside an evaluation, compiled."""
+    return greedy(trainer, seed, clock, obs, seed.keys.policy)
 
 
 def _episodes_one(trainer, seed, clock, task, count, number):

@@ -60,7 +60,7 @@ class HostAgent:
 
     def act_greedy(self, observation: Any) -> Any:
         """The action of an evaluation, in world units."""
-        executed = _act_greedy(self._trainer, self._seed, self._clock, self._encode(observation)[None])
+        executed = evaluate.act_greedy(self._trainer, self._seed, self._clock, self._encode(observation)[None])
         return self._native(np.asarray(executed)[0])
 
     def record(self, transition: Transition) -> None:
@@ -148,11 +148,6 @@ def _act(trainer, seed, clock, obs):
     key = jax.random.fold_in(seed.keys.exploration, clock.t)
     proposal, _, extensions = collect.propose(trainer, seed, obs, trainer.context(clock, key=key))
     return proposal.action, collect.executed(trainer.world.spec, proposal.action), extensions
-
-
-@partial(jax.jit, static_argnames="trainer")
-def _act_greedy(trainer, seed, clock, obs):
-    return evaluate.greedy(trainer, seed, clock, obs, seed.keys.policy)
 
 
 _store_and_update = jax.jit(loop.store_and_update, static_argnames="trainer")

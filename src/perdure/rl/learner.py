@@ -183,6 +183,18 @@ class JaxLearner:
         arrays.save(folder, states.leaves(kept), description)
         return description
 
+    def policy(self, state: LearnerState, position: int) -> Callable[[Any], Any]:
+        """The greedy policy of the seed at `position`: observation -> action in world units."""
+        seed = jax.tree.map(lambda x: x[position], state.train.seeds)
+        discrete = self.trainer.world.spec.discrete
+
+        def act(observation: Any) -> Any:
+            obs = np.asarray(observation, np.float32)[None]
+            action = np.asarray(evaluate.act_greedy(self.trainer, seed, state.train.clock, obs))[0]
+            return int(action) if discrete else action
+
+        return act
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -24,8 +24,7 @@ def pure(world_id: str, kwargs: Mapping[str, Any] | None = None, place: str = "e
     if world_id.startswith(GYMNAX):
         from perdure.worlds.adapters.gymnax import GymnaxWorld
 
-        fields = {"env_id": world_id.removeprefix(GYMNAX), "kwargs": tuple(sorted((kwargs or {}).items()))}
-        return component.make(GymnaxWorld, fields, f"{place}.kwargs")
+        return GymnaxWorld(world_id.removeprefix(GYMNAX), tuple(sorted((kwargs or {}).items())))
     if not is_pure(world_id):
         hint = nearest(world_id, registry.names("worlds"))
         raise UnknownName(f"{place}.id is {world_id!r}, which is no pure world; {hint}")

@@ -5,16 +5,15 @@ Needs gymnax 1.0 or newer, which tells a time limit from a termination.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from perdure.core.component import component
 from perdure.core.errors import ConfigError, MissingExtra, Refused, UnknownName, nearest
 from perdure.core.records import Spec
-
-LIMIT = "max_steps_in_episode"
 
 
 @component
@@ -35,70 +34,94 @@ class GymnaxWorld:
     @property
     def spec(self) -> Spec:
         """Read from the spaces under the default parameters; raises Refused for a space it cannot read."""
-        env, params = _loaded(self.env_id, self.kwargs)
-        from gymnax.environments import spaces
+        return _loaded(self.env_id, self.kwargs).spec
 
-        seen, acts = env.observation_space(params), env.action_space(params)
-        if not isinstance(seen, spaces.Box | spaces.Discrete):
-            raise Refused(f"gymnax/{self.env_id}: observation space {seen} is not read; choose another environment")
-        shape, horizon = tuple(int(size) for size in seen.shape), int(getattr(params, LIMIT))
-        if isinstance(acts, spaces.Discrete):
-            return Spec(shape, int(acts.n), discrete=True, horizon=horizon)
-        if not isinstance(acts, spaces.Box):
-            raise Refused(f"gymnax/{self.env_id}: action space {acts} is not one of Discrete and Box; choose another")
-        size = int(jnp.prod(jnp.array(acts.shape, jnp.int32)))
-        low, high = (jnp.broadcast_to(jnp.asarray(bound), acts.shape).ravel() for bound in (acts.low, acts.high))
-        return Spec(shape, size, discrete=False, low=tuple(low.tolist()), high=tuple(high.tolist()), horizon=horizon)
-
-    def task(self, **params: float) -> Any:
-        """gymnax's own parameter record with float32 arrays in it.
+    def task(self, **params: float) -> dict[str, jax.Array]:
+        """Every float parameter by gymnax's own name, as float32 scalars.
 
         Raises ConfigError for a name that is no parameter, one that is not a float, or a value that is not finite.
         """
-        _, defaults = _loaded(self.env_id, self.kwargs)
+        defaults, place = _loaded(self.env_id, self.kwargs).params, f"gymnax/{self.env_id}"
         floats = {name: value for name, value in vars(defaults).items() if isinstance(value, float)}
-        place = f"gymnax/{self.env_id}"
         for name, value in params.items():
             if name not in floats:
-                fixed = name in vars(defaults)
-                why = "is fixed when the program is compiled" if fixed else "is not a parameter"
+                why = "is fixed when the program is compiled" if hasattr(defaults, name) else "is not a parameter"
                 raise ConfigError(f"{place}: {name!r} {why}; {nearest(name, floats)}")
-            if isinstance(value, str | bool) or not jnp.isfinite(value):
+            if isinstance(value, str | bool) or not np.isfinite(value):
                 raise ConfigError(f"{place}: {name} is {value!r}; it must be a finite number")
         values = _derived(floats | dict(params), params)
-        return dataclasses.replace(
-            defaults, **{name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
-        )
+        return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
-    def reset(self, key: jax.Array, task: Any) -> tuple[Any, jax.Array]:
+    def reset(self, key: jax.Array, task: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
         """As gymnax draws it."""
-        env, _ = _loaded(self.env_id, self.kwargs)
-        observation, state = env.reset_env(key, task)
-        return _strong(state), _float32(observation)
+        loaded = _loaded(self.env_id, self.kwargs)
+        observation, state = loaded.env.reset_env(key, dataclasses.replace(loaded.params, **task))
+        return _strong(state), loaded.observe(observation)
 
-    def step(self, key: jax.Array, state: Any, action: jax.Array, task: Any) -> tuple:
+    def step(self, key: jax.Array, state: Any, action: jax.Array, task: dict[str, jax.Array]) -> tuple:
         """One step without gymnax's automatic reset."""
-        env, _ = _loaded(self.env_id, self.kwargs)
-        observation, following, reward, terminated, _ = env.step_env(key, state, action, task)
+        loaded = _loaded(self.env_id, self.kwargs)
+        params = dataclasses.replace(loaded.params, **task)
+        observation, following, reward, terminated, _ = loaded.env.step_env(key, state, action, params)
         following = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), following, state)
-        truncated = env.is_truncated(following, task)
-        reward = jnp.reshape(_float32(reward), ())
-        return following, _float32(observation), reward, _flag(terminated), _flag(truncated)
+        truncated = loaded.env.is_truncated(following, params)
+        reward = jnp.reshape(jnp.asarray(reward).astype(jnp.float32), ())
+        return following, loaded.observe(observation), reward, _flag(terminated), _flag(truncated)
+
+
+class _Loaded(NamedTuple):
+    """A gymnax environment, its default parameters and what they say of its spaces."""
+
+    env: Any
+    params: Any
+    spec: Spec
+    categories: int
+    """How many observations there are if they are discrete, else 0."""
+
+    def observe(self, observation: Any) -> jax.Array:
+        """float32, a discrete observation as a one-hot vector."""
+        if self.categories:
+            return jax.nn.one_hot(observation, self.categories, dtype=jnp.float32)
+        return jnp.asarray(observation).astype(jnp.float32)
 
 
 @functools.cache
-def _loaded(env_id: str, kwargs: tuple) -> tuple[Any, Any]:
-    """The environment and its default parameters."""
+def _loaded(env_id: str, kwargs: tuple) -> _Loaded:
     try:
         import gymnax
     except ModuleNotFoundError as error:  # gymnax itself, or what it needs and does not declare
         raise MissingExtra(error.name or "gymnax", "gymnax") from error
     if env_id not in gymnax.registered_envs:
         raise UnknownName(f"gymnax/{env_id} is not a gymnax environment; {nearest(env_id, gymnax.registered_envs)}")
-    env, params = gymnax.make(env_id, **dict(kwargs))
-    if not hasattr(env, "is_truncated"):
-        raise Refused(f"gymnax/{env_id}: this gymnax does not tell a time limit apart; install gymnax 1.0 or newer")
-    return env, params
+    with jax.ensure_compile_time_eval():
+        try:
+            env, params = gymnax.make(env_id, **dict(kwargs))
+        except TypeError as error:
+            raise ConfigError(f"gymnax/{env_id} cannot be built with {dict(kwargs)}: {error}") from error
+        if not hasattr(env, "is_truncated"):
+            raise Refused(f"gymnax/{env_id}: this gymnax does not tell a time limit apart; install gymnax 1.0 or newer")
+        seen, acts = env.observation_space(params), env.action_space(params)
+        return _Loaded(env, params, _spec(env_id, seen, acts, int(params.max_steps_in_episode)), _categories(seen))
+
+
+def _spec(env_id, seen, acts, horizon):
+    from gymnax.environments import spaces
+
+    if not isinstance(seen, spaces.Box | spaces.Discrete):
+        raise Refused(f"gymnax/{env_id}: observation space {seen} is not read; choose another environment")
+    if not isinstance(acts, spaces.Box | spaces.Discrete):
+        raise Refused(
+            f"gymnax/{env_id}: action space {acts} is not one of Discrete and Box; choose another environment"
+        )
+    shape = tuple(int(size) for size in seen.shape) if isinstance(seen, spaces.Box) else (_categories(seen),)
+    if isinstance(acts, spaces.Discrete):
+        return Spec(shape, int(acts.n), discrete=True, horizon=horizon)
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), acts.shape).ravel() for bound in (acts.low, acts.high))
+    return Spec(shape, low.size, discrete=False, low=tuple(low.tolist()), high=tuple(high.tolist()), horizon=horizon)
+
+
+def _categories(seen):
+    return int(getattr(seen, "n", 0))
 
 
 def _derived(values, given):
@@ -114,10 +137,6 @@ def _derived(values, given):
 def _strong(state):
     """Typed arrays throughout, so that a loop's state keeps its types."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), state)
-
-
-def _float32(value):
-    return jnp.asarray(value).astype(jnp.float32)
 
 
 def _flag(value):
