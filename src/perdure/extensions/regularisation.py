@@ -21,6 +21,10 @@ class L2Init(Extension):
         if not self.strength >= 0:
             raise ConfigError(f"strength is {self.strength}; it must not be negative")
 
+    def all_needs(self) -> frozenset[str]:
+        """A critic; where there is no actor, there is one network less to hold."""
+        return frozenset({"critic"})
+
     def init_state(self, agent_state: Any, key: jax.Array, ctx: Any) -> Any:
         """The initial parameters of every network."""
         return {name: agent_state.params[name] for name in ctx.nets}

@@ -62,6 +62,7 @@ class Record(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     action: jax.Array
+    """In world units, as it was executed."""
     components: dict[str, jax.Array]
     alarm: jax.Array
     """[..., T] whether the detector fired."""
@@ -128,7 +129,7 @@ def first_lanes(trainer: Any, keys: Keys, schedule: schedules.TracedSchedule) ->
     task = jax.tree.map(lambda x: x[0], task_1)
     first_keys = jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, jnp.uint32(FIRST))
     env, obs = jax.vmap(trainer.world.reset, (0, None))(first_keys, task)
-    return Lanes(env, obs, _start_memory(trainer, obs), _no_score(trainer))
+    return Lanes(env, obs, start_memory(trainer, obs), _no_score(trainer))
 
 
 def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedule) -> Plan:
@@ -147,33 +148,36 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
     """Act in every copy once: the seed after it, the rows to learn from and the line of the trace."""
     lanes, spec = seed.lanes, trainer.world.spec
     proposal, aux, extensions = propose(trainer, seed, lanes.obs, trainer.context(clock, key=moment.act_key))
-    action = proposal.action
-    env, next_obs, reward, terminated, truncated, *info = jax.vmap(trainer.world.step, (0, 0, 0, None))(
-        moment.step_keys, lanes.env, executed(spec, action), moment.task
+    taken = executed(spec, proposal.action)
+    env, next_obs, _, terminated, truncated, *_ = outcome = jax.vmap(trainer.world.step, (0, 0, 0, None))(
+        moment.step_keys, lanes.env, taken, moment.task
     )
-    memory, reward, components = _rewarded(trainer, lanes, moment, action, reward, terminated, truncated, next_obs, info)
+    memory, reward, components = rewarded(trainer, lanes.memory, moment.weights, taken, outcome)
     done = terminated | truncated
-    rows = Batch(lanes.obs, action, reward + proposal.bonus, terminated | proposal.end, truncated, next_obs, aux)
+    rows = Batch(lanes.obs, proposal.action, reward + proposal.bonus, terminated | proposal.end, truncated, next_obs, aux)
 
     fresh_env, fresh_obs = moment.fresh
     following = Lanes(env, next_obs, memory, lanes.score)
-    beginning = Lanes(fresh_env, fresh_obs, _start_memory(trainer, fresh_obs), _no_score(trainer))
+    beginning = Lanes(fresh_env, fresh_obs, start_memory(trainer, fresh_obs), _no_score(trainer))
     if trainer.detector:
         following = following._replace(score=lanes.score + reward)
     detector, alarm = _watched(trainer, seed.detector, following.score, reward, done)
     lanes = jax.tree.map(lambda a, b: _where(done, a, b), beginning, following)
     seed = seed._replace(lanes=lanes, extensions=extensions, detector=detector, shift=seed.shift | alarm)
-    return seed, rows, Record(reward, terminated, truncated, action, components, alarm)
+    return seed, rows, Record(reward, terminated, truncated, taken, components, alarm)
 
 
 def executed(spec: Any, action: jax.Array) -> jax.Array:
-    """An agent's action in world units: indices as they are, [-1, 1] mapped onto the box."""
+    """An agent's action in world units: indices as they are, [-1, 1] mapped onto the box.
+
+    A dimension without both bounds keeps the number, cut at the bound that it has.
+    """
     if spec.discrete:
         return action
     low, high = jnp.array(spec.low), jnp.array(spec.high)
     clipped = jnp.clip(action, -1.0, 1.0)
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    return jnp.where(bounded, (high + low) / 2 + (high - low) / 2 * clipped, action)
+    return jnp.where(bounded, (high + low) / 2 + (high - low) / 2 * clipped, jnp.clip(clipped, low, high))
 
 
 def blank(trainer: Any, seed: Any, window: Plan, clock: Any) -> tuple[Batch, Any]:
@@ -216,19 +220,22 @@ def _no_score(trainer):
     return jnp.zeros(trainer.n_envs) if trainer.detector else ()
 
 
-def _start_memory(trainer, obs):
+def start_memory(trainer: Any, obs: jax.Array) -> Any:
+    """What reward components remember at the start of an episode of each row of `obs`; () without any."""
     if trainer.reward is None:
         return ()
-    zero, no = jnp.zeros(trainer.n_envs), jnp.zeros(trainer.n_envs, bool)
+    zero, no = jnp.zeros(obs.shape[0]), jnp.zeros(obs.shape[0], bool)
     return trainer.reward.start(jnp, {"obs": obs, "env_reward": zero, "terminated": no, "truncated": no})
 
 
-def _rewarded(trainer, lanes, moment, action, reward, terminated, truncated, next_obs, info):
+def rewarded(trainer: Any, memory: Any, weights: Any, action: jax.Array, outcome: tuple) -> tuple[Any, jax.Array, dict]:
+    """Memory, reward and its components after what `world.step` gave for an action in world units."""
+    _, next_obs, reward, terminated, truncated, *info = outcome
     if trainer.reward is None:
         return (), reward, {}
     known = {"obs": next_obs, "env_reward": reward, "terminated": terminated, "truncated": truncated}
     known |= info[0] if info else {}
-    memory, reward, components, _ = trainer.reward.step(jnp, lanes.memory, action, known, moment.weights)
+    memory, reward, components, _ = trainer.reward.step(jnp, memory, action, known, weights)
     return memory, reward, components
 
 

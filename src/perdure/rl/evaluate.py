@@ -14,7 +14,8 @@ def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array
     """Returns and lengths of `count` episodes for every seed: [S, count] each.
 
     `numbers` [S] are the evaluation streams; the draws depend on them and the clock alone, so every
-    regime sees the same first states. In a never-ending world an episode is `horizon` steps, and
+    regime sees the same first states. A reward specification scores with its
+    default weights. In a never-ending world an episode is `horizon` steps, and
     its return is the mean reward.
     """
     run = lambda seed, number: _episodes_one(trainer, seed, state.clock, task, count, number)
@@ -47,18 +48,23 @@ def _episodes_one(trainer, seed, clock, task, count, number):
     fold = jax.vmap(jax.random.fold_in, (0, None))
     env, obs = jax.vmap(world.reset, (0, None))(fold(keys_E, jnp.uint32(collect.FIRST)), task)
 
+    weights = None if trainer.reward is None else trainer.reward.weights()
+
     def step(carry):
-        t, env, obs, alive, returns, lengths = carry
-        env, obs, reward, terminated, truncated, *_ = jax.vmap(world.step, (0, 0, 0, None))(
-            fold(keys_E, t), env, greedy(trainer, seed, clock, obs, key), task
+        t, env, obs, memory, alive, returns, lengths = carry
+        action = greedy(trainer, seed, clock, obs, key)
+        env, obs, _, terminated, truncated, *_ = outcome = jax.vmap(world.step, (0, 0, 0, None))(
+            fold(keys_E, t), env, action, task
         )
+        memory, reward, _ = collect.rewarded(trainer, memory, weights, action, outcome)
         returns, lengths = returns + jnp.where(alive, reward, 0.0), lengths + alive
         ended = (terminated | truncated) if spec.episodic else jnp.zeros_like(alive)
-        return t + 1, env, obs, alive & ~ended, returns, lengths
+        return t + 1, env, obs, memory, alive & ~ended, returns, lengths
 
-    start = (jnp.uint32(0), env, obs, jnp.ones(count, bool), jnp.zeros(count), jnp.zeros(count, jnp.int32))
-    going = lambda carry: (carry[0] < spec.horizon) & carry[3].any()
-    _, _, _, _, returns, lengths = jax.lax.while_loop(going, step, start)
+    memory, alive = collect.start_memory(trainer, obs), jnp.ones(count, bool)
+    start = (jnp.uint32(0), env, obs, memory, alive, jnp.zeros(count), jnp.zeros(count, jnp.int32))
+    going = lambda carry: (carry[0] < spec.horizon) & carry[4].any()
+    *_, returns, lengths = jax.lax.while_loop(going, step, start)
     return (returns if spec.episodic else returns / spec.horizon), lengths
 
 

@@ -33,10 +33,10 @@ class Replay:
     def __post_init__(self):
         if self.capacity < self.batch_size:
             raise ConfigError(f"feed.capacity is {self.capacity}, less than feed.batch_size {self.batch_size}; enlarge it")
-        if self.batch_size < 1 or self.ratio <= 0 or self.learning_starts < 0:
+        if self.batch_size < 1 or self.ratio < 1e-4 or self.learning_starts < 0:
             raise ConfigError(
                 f"feed has batch_size {self.batch_size}, ratio {self.ratio}, learning_starts {self.learning_starts}; "
-                "the first two must be positive, the last not negative"
+                "the first must be positive, the second at least 0.0001, the last not negative"
             )
 
     def rows(self, total_steps: int, n_envs: int) -> int:

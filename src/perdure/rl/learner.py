@@ -89,7 +89,7 @@ _diagnostics = jax.jit(evaluate.diagnostics, static_argnames="trainer")
 class JaxLearner:
     """core.protocols.Learner over one compiled loop; every number that a document may change is traced.
 
-    `start` holds the parameters in force at step 0, `weights(regime id)` a regime's reward weights.
+    `start` holds the parameters in force at step 0, `weights(id, origin)` a regime's reward weights.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class JaxLearner:
         trainer: loop.Trainer,
         seeds: tuple[int, ...],
         start: Mapping[str, float] | None = None,
-        weights: Callable[[str], tuple[float, ...]] | None = None,
+        weights: Callable[[str, str], tuple[float, ...]] | None = None,
     ):
         self.trainer = trainer
         self.seeds = tuple(seeds)
@@ -136,6 +136,9 @@ class JaxLearner:
         self._rounds_per_second = rounds / max(time.perf_counter() - began, 1e-6)
         ends = [(state.t + min((i + 1) * size, length)) * n_envs for i in range(rounds)]
         host = {name: np.asarray(value)[:, :rounds].T for name, value in metrics.items()}
+        if self.trainer.detector:
+            alarm = np.asarray(record.alarm).reshape(len(self.seeds), -1, size)[:, :rounds]
+            host["detector/alarm"] = alarm.any(-1).T.astype(np.float32)
         return LearnerState(train, state.t + length), window, {"step": np.array(ends), **host}
 
     def evaluate(self, state: LearnerState, params: Mapping[str, float] | None, episodes: int) -> Evaluation:

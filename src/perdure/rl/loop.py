@@ -158,11 +158,11 @@ def _on_policy_round(trainer, seed, clock, schedule, length):
 def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> tuple[Seed, Metrics]:
     """All epochs over one window, and what follows an update."""
     feed, agent = trainer.agent.feed, trainer.agent
-    seen_TN = seed.normaliser.see(trainer, rows_TN)
+    seen_TN = _told(agent, seed.normaliser.see(trainer, rows_TN))
     ctx = trainer.context(clock, key=jax.random.fold_in(seed.keys.policy, clock.updates))
     seen_TN, extensions, reward_metrics = seed.extensions.reward(seed.agent, seen_TN, ctx)
     state, labelled, label_metrics = agent.prepare(seed.agent, seen_TN, ctx, extensions)
-    rows_B = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), labelled)
+    rows_B = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), labelled._replace(discount=None))
 
     def epoch(carry, number):
         shuffle_key = jax.random.fold_in(seed.keys.replay, clock.updates + number * feed.minibatches)
@@ -172,7 +172,7 @@ def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> 
         state, updates = carry
         moment = clock._replace(updates=updates)
         inner = trainer.context(moment, key=jax.random.fold_in(seed.keys.policy, updates))
-        state, metrics = agent.update(state, batch, inner, extensions)
+        state, metrics = agent.update(state, _told(agent, batch), inner, extensions)
         return (state, updates + 1), metrics
 
     (state, updates), metrics = jax.lax.scan(epoch, (state, clock.updates), jnp.arange(feed.epochs))
@@ -189,6 +189,11 @@ def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> 
         recent=recent,
     )
     return seed, merged(jax.tree.map(jnp.mean, metrics), reward_metrics, label_metrics, post_metrics)
+
+
+def _told(agent, batch):
+    """The batch with what phases may know of the criterion; a constant, so never among the arrays that are mapped."""
+    return batch._replace(discount=agent.discount if "discounted" in agent.offers else None)
 
 
 def _recent(rows_TN, trainer):
@@ -268,7 +273,7 @@ def _update(trainer, seed, clock, after):
     feed = trainer.agent.feed
     keys = jax.random.fold_in(seed.keys.replay, clock.updates), jax.random.fold_in(seed.keys.policy, clock.updates)
     batch = feed.sample(seed.store, clock.t * trainer.n_envs, keys[0])
-    batch = seed.normaliser.see(trainer, batch)
+    batch = _told(trainer.agent, seed.normaliser.see(trainer, batch))
     ctx = trainer.context(clock, key=keys[1])
     batch, extensions, reward_metrics = seed.extensions.reward(seed.agent, batch, ctx)
     state, metrics = trainer.agent.update(seed.agent, batch, ctx, extensions)

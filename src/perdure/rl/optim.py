@@ -76,10 +76,12 @@ class RMSProp(_Optimiser):
     def step(self, params: Any, state: OptState, grads: Any) -> tuple[Any, OptState]:
         """Parameters and moments after one gradient."""
         grads = clipped(grads, self.clip_norm)
+        # Rounding takes the variance of a constant gradient below zero, by more than a small epsilon.
+        variance = lambda v, m: jnp.maximum(v - m * m, 0.0)
         mean = jax.tree.map(lambda m, g: self.decay * m + (1 - self.decay) * g, state.mean, grads)
         square = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g * g, state.square, grads)
         params = jax.tree.map(
-            lambda p, g, m, v: p - self.learning_rate * g * jax.lax.rsqrt(v - m * m + self.epsilon),
+            lambda p, g, m, v: p - self.learning_rate * g * jax.lax.rsqrt(variance(v, m) + self.epsilon),
             params, grads, mean, square,
         )
         return params, OptState(state.count + 1, mean, square)

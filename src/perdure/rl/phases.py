@@ -1,6 +1,7 @@
 """Extensions in JAX: the records they see and the fold that visits them in list order."""
 
 import dataclasses
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -182,13 +183,20 @@ class Extensions:
     def _visit(self, phase: str, ctx: Context) -> Iterator[tuple[int, Any, Any, Context]]:
         """Each extension that overrides `phase`, with its state and a context that holds a key of its own.
 
-        The key depends on (seed, phase, extension, clock) alone, so adding an extension changes no other's draws.
+        The key depends on (seed, phase, the extension's type, clock) and not on its place in the list, so adding
+        an extension anywhere changes no other's draws.
         """
         for position, (part, state) in enumerate(zip(self.parts, self.states, strict=True)):
             if phase in part.implemented_phases():
-                place = jax.random.fold_in(self.key, PHASES.index(phase) * 1000 + position)
+                place = jax.random.fold_in(jax.random.fold_in(self.key, PHASES.index(phase)), _number(part))
                 moment = jax.random.fold_in(jax.random.fold_in(place, ctx.clock.t), ctx.clock.updates)
                 yield position, part, state, ctx._replace(key=moment)
+
+
+def _number(part: Extension) -> jax.Array:
+    """What tells an extension from every other; a type is there once."""
+    kind = type(part)
+    return jnp.uint32(zlib.crc32(f"{kind.__module__}:{kind.__qualname__}".encode()))
 
 
 def merged(metrics: Metrics, *others: Metrics) -> Metrics:

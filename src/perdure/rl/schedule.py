@@ -26,7 +26,7 @@ class TracedSchedule(NamedTuple):
 
 
 def traced(schedule: RegimeSchedule, world: Any, weights: Any = None) -> TracedSchedule:
-    """Lay a schedule out as arrays; `weights(regime id)` gives a regime's reward weights."""
+    """Lay a schedule out as arrays; `weights(id, origin)` gives a regime's reward weights."""
     segments = schedule.segments
     size = 1 << (len(segments) - 1).bit_length()
     padded = [*segments, *[segments[-1]] * (size - len(segments))]
@@ -37,7 +37,7 @@ def traced(schedule: RegimeSchedule, world: Any, weights: Any = None) -> TracedS
     ]
     stack = lambda tasks: jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *tasks)
     ends = [segment.end for segment in segments[:-1]] + [NEVER] * (size - len(segments) + 1)
-    rows = [weights(segment.id) if weights else () for segment in padded]
+    rows = [weights(segment.id, segment.origin) if weights else () for segment in padded]
     return TracedSchedule(
         np.array([segment.start for segment in padded], np.int32),
         np.array(ends, np.int32),

@@ -68,7 +68,7 @@ def test_an_unknown_environment_names_the_nearest_one():
 
 @installed
 def test_an_argument_that_the_constructor_lacks_is_refused():
-    with pytest.raises(ConfigError, match="gymnax/CartPole-v1 cannot be built with .*wrong"):
+    with pytest.raises(ConfigError, match=r"gymnax/CartPole-v1 cannot be built with .*wrong"):
         catalogue.pure("gymnax/CartPole-v1", {"wrong": 1})
 
 
