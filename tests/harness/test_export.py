@@ -5,9 +5,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from perdure.core import arrays
 from perdure.core.errors import DataError, PerdureError
 from perdure.core.records import Spec
-from perdure.harness import checkpoint, export
+from perdure.harness import export
 from perdure.harness.run import execute
 
 
@@ -122,7 +123,7 @@ def test_pickle_is_refused_whatever_its_dress(tmp_path, write):
 
 def test_pickle_slipped_in_later_is_found(bundle):
     (bundle / "policy" / "w.bin").write_bytes(pickle.dumps([1]))
-    relist(bundle, **{"policy/w.bin": checkpoint.sha256(bundle / "policy" / "w.bin")})
+    relist(bundle, **{"policy/w.bin": arrays.sha256(bundle / "policy" / "w.bin")})
     assert export.verify(bundle) == ["policy/w.bin holds pickle; weights are npz, safetensors or JSON"]
 
 

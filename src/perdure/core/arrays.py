@@ -14,12 +14,15 @@ from perdure.core.errors import DataError, nearest
 
 SCHEMA = "perdure.arrays/1"
 
+_REMEDY = "use another checkpoint"
+
 
 def save(folder: Path, leaves: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
     """Write `leaves` into FOLDER/arrays.npz; their names, shapes and types, with `meta`, into tree.json.
 
     A leaf's name is a path such as "seeds/agent/params/actor/0/w". bfloat16 is stored as a uint16
-    view and comes back as bfloat16. Raises DataError for object arrays, which would need pickle.
+    view and comes back as bfloat16. Raises DataError for object arrays, which would need pickle,
+    and OSError where the disk takes no more.
     """
     described, stored = {}, {}
     for position, (path, leaf) in enumerate(leaves.items()):
@@ -34,25 +37,26 @@ def save(folder: Path, leaves: Mapping[str, np.ndarray], meta: Mapping[str, Any]
         handle.flush()
         os.fsync(handle.fileno())
     tree = {"schema": SCHEMA, "sha256": sha256(file), "leaves": described, "meta": dict(meta)}
-    (folder / "tree.json").write_text(json.dumps(tree, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    with (folder / "tree.json").open("w", encoding="utf-8") as handle:
+        handle.write(json.dumps(tree, indent=1, allow_nan=False) + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """What `save` wrote: (leaves, meta). Raises DataError for a missing, torn, altered or foreign file."""
-    description, file = folder / "tree.json", folder / "arrays.npz"
-    try:
-        tree = json.loads(description.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{description} cannot be read ({error}); use another checkpoint") from None
-    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
-        raise DataError(f"{description} is not of schema {SCHEMA!r}; it is no checkpoint")
+    tree, file = _tree(folder / "tree.json"), folder / "arrays.npz"
     if not file.exists() or sha256(file) != tree["sha256"]:
-        raise DataError(f"{file} is missing, torn or altered (its sha256 is not the recorded one); use another checkpoint")
+        raise DataError(f"{file} is missing, torn or altered (its sha256 is not the recorded one); {_REMEDY}")
+    leaves = {}
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            leaves = {path: _restored(arrays[leaf["array"]], leaf["dtype"]) for path, leaf in tree["leaves"].items()}
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} does not hold the arrays that tree.json lists ({error}); use another checkpoint") from None
+            for path, leaf in tree["leaves"].items():
+                leaves[path] = _restored(arrays[leaf["array"]], leaf, f"{file}: {path!r}")
+    except DataError:
+        raise
+    except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{file} does not hold the arrays that tree.json lists ({error}); {_REMEDY}") from None
     return leaves, tree["meta"]
 
 
@@ -64,10 +68,12 @@ def match(found: Mapping[str, np.ndarray], wanted: Mapping[str, Any], folder: Pa
             raise DataError(f"{place} it lacks {path!r}; {nearest(path, found)}")
         theirs = found[path]
         if (tuple(theirs.shape), str(theirs.dtype)) != (tuple(ours.shape), str(ours.dtype)):
-            raise DataError(f"{place} {path!r} is {theirs.dtype}{list(theirs.shape)}, not {ours.dtype}{list(ours.shape)}")
+            raise DataError(
+                f"{place} {path!r} is {theirs.dtype}{list(theirs.shape)}, not {ours.dtype}{list(ours.shape)}"
+            )
     for path in found:
         if path not in wanted:
-            raise DataError(f"{place} it has {path!r}, which this program does not know")
+            raise DataError(f"{place} it has {path!r}, which this program does not know; {nearest(path, wanted)}")
 
 
 def sha256(file: Path) -> str:
@@ -76,9 +82,33 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _restored(array, dtype):
-    if dtype == "bfloat16":
-        import ml_dtypes
+def _tree(file: Path) -> dict[str, Any]:
+    """The description of some arrays; DataError where it is missing, torn or of something else."""
+    try:
+        tree = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing; {_REMEDY}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}); {_REMEDY}") from None
+    if not isinstance(tree, dict) or tree.get("schema") != SCHEMA:
+        raise DataError(f"{file} is not of schema {SCHEMA!r}, so it describes no checkpoint; {_REMEDY}")
+    for key, kind in (("sha256", str), ("leaves", dict), ("meta", dict)):
+        if not isinstance(tree.get(key), kind):
+            raise DataError(f"{file} has no {key!r}, so it is not whole; {_REMEDY}")
+    return tree
 
-        return array.view(ml_dtypes.bfloat16)
+
+def _restored(array: np.ndarray, described: Mapping[str, Any], place: str) -> np.ndarray:
+    """The array as it was saved; DataError where its shape or type is not the described one."""
+    dtype = described["dtype"]
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise DataError(f"{place} is bfloat16; install ml_dtypes to read it") from None
+        array = array.view(ml_dtypes.bfloat16)
+    if array.dtype.name != dtype or list(array.shape) != described["shape"]:
+        raise DataError(
+            f"{place} is {array.dtype.name}{list(array.shape)}, not the {dtype}{described['shape']} of tree.json; {_REMEDY}"
+        )
     return array

@@ -109,7 +109,8 @@ class RolloutWindow:
 
     A window's end is not an episode end. `columns` maps each name of `COLUMNS` (and `action`,
     and `component/NAME` for reward components) to an array with one row per environment step,
-    ordered by seed, then step. Compiled learners give columns only; host windows give transitions.
+    ordered by seed, then step. `regime` and `origin` hold names, or numbers of the schedule's
+    segments. Compiled learners give columns only; host windows give transitions.
     """
 
     transitions: Sequence[Transition] = ()

@@ -1,4 +1,4 @@
-"""Checkpoints without pickle: arrays in one npz with a described tree, and the folders a run keeps them in.
+"""The checkpoint folders of a run, and plain values that come back from JSON exactly.
 
 A checkpoint folder is written under a temporary name and renamed, so one that bears its final name
 is whole. Its `harness.json` says how many rows every file of the run had at that moment.
@@ -8,88 +8,20 @@ is whole. Its `harness.json` says how many rows every file of the run had at tha
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import base64
-import hashlib
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perdure.core.errors import DataError, nearest
+from perdure.core.errors import DataError
 from perdure.harness import directory
 
 KEPT = 2
 """How many checkpoints a run keeps."""
-
-_TREE = "perdure.arrays/1"
-
-
-def save_arrays(folder: Path, leaves: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-    """Write arrays into FOLDER/arrays.npz and their names, shapes and types, with `meta`, into tree.json.
-
-    `leaves` maps a path such as "params/actor/0/kernel" to an array; bfloat16 is stored as a uint16
-    view and comes back as bfloat16. Object arrays are refused: they would need pickle.
-    """
-    described, stored = {}, {}
-    for position, (path, leaf) in enumerate(leaves.items()):
-        array = np.asarray(leaf)
-        if array.dtype.hasobject:
-            raise DataError(f"checkpoint leaf {path!r} is an object array; store numbers, or text as a unicode array")
-        name = f"a{position}"
-        described[path] = {"array": name, "shape": list(array.shape), "dtype": array.dtype.name}
-        stored[name] = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-    file = folder / "arrays.npz"
-    with directory.disk(file), file.open("wb") as handle:
-        np.savez(handle, **stored)
-        handle.flush()
-        os.fsync(handle.fileno())
-    tree = {"schema": _TREE, "sha256": sha256(file), "leaves": described, "meta": dict(meta)}
-    directory.write_atomic(folder / "tree.json", (json.dumps(tree, indent=1, allow_nan=False) + "\n").encode())
-
-
-def load_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What `save_arrays` wrote: (leaves, meta).
-
-    Raises DataError for a missing, torn or altered file, and for a type this process does not know.
-    """
-    tree = read_json(folder / "tree.json")
-    file = folder / "arrays.npz"
-    if tree.get("schema") != _TREE:
-        raise DataError(f"{folder / 'tree.json'} has schema {tree.get('schema')!r}, not {_TREE!r}; it is no checkpoint")
-    if not file.exists() or sha256(file) != tree["sha256"]:
-        raise DataError(
-            f"{file} is missing, torn or altered (its sha256 is not the recorded one); use another checkpoint"
-        )
-    leaves = {}
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            for path, leaf in tree["leaves"].items():
-                leaves[path] = _restored(arrays[leaf["array"]], leaf, path, file)
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"{file} does not hold the arrays that tree.json lists ({error}); use another checkpoint"
-        ) from None
-    return leaves, tree["meta"]
-
-
-def match_leaves(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Raise DataError unless `found` has exactly the paths, shapes and types of `wanted`."""
-    place = f"{folder} is a checkpoint of another program:"
-    for path in wanted:
-        if path not in found:
-            raise DataError(f"{place} it has no {path!r}; {nearest(path, found)}")
-        theirs, ours = np.asarray(found[path]), np.asarray(wanted[path])
-        if (theirs.shape, theirs.dtype) != (ours.shape, ours.dtype):
-            raise DataError(f"{place} {path!r} is {theirs.dtype}{theirs.shape}, not {ours.dtype}{ours.shape}")
-    for path in found:
-        if path not in wanted:
-            raise DataError(f"{place} it has {path!r}, which this one lacks; {nearest(path, wanted)}")
 
 
 def write_checkpoint(run: Path, step: int, save: Callable[[Path], None], counts: Mapping[str, Any]) -> Path:
@@ -143,12 +75,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def encode(value: Any) -> Any:
     """A JSON value for plain containers, numbers, text, bytes, tuples and arrays; DataError for anything else."""
     if isinstance(value, np.ndarray):
@@ -191,16 +117,3 @@ def decode(value: Any) -> Any:
         return content
     array = np.frombuffer(content, np.dtype(value["dtype"]))
     return array[0] if kind == "scalar" else array.reshape(value["shape"]).copy()
-
-
-def _restored(array: np.ndarray, leaf: Mapping[str, Any], path: str, file: Path) -> np.ndarray:
-    if leaf["dtype"] == "bfloat16":
-        try:
-            from ml_dtypes import bfloat16
-        except ImportError:
-            raise DataError(f"{file}: leaf {path!r} is bfloat16; install ml_dtypes to read it") from None
-        array = array.view(bfloat16)
-    if list(array.shape) != leaf["shape"] or array.dtype.name != leaf["dtype"]:
-        found = f"{array.dtype.name}{list(array.shape)}"
-        raise DataError(f"{file}: leaf {path!r} is {found}, not the {leaf['dtype']}{leaf['shape']} of tree.json")
-    return array

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from perdure.core import arrays
 from perdure.core.errors import DataError, PerdureError
 from perdure.harness import checkpoint, directory, spaces
 
@@ -176,7 +177,7 @@ def _write_index(folder: Path, description: Any, meta: Mapping[str, Any], extern
         "versions": directory.versions(),
         "policy": dict(description),
         "external": dict(external) if external else None,
-        "files": {name: checkpoint.sha256(folder / name) for name in _files(folder)},
+        "files": {name: arrays.sha256(folder / name) for name in _files(folder)},
     }
     _write_json(folder / "bundle.json", index)
 
@@ -222,7 +223,7 @@ def _file_problems(folder: Path, name: Any, digest: Any) -> list[str]:
         return [f"{name} is or lies behind a link; a bundle holds files only"]
     if not file.is_file():
         return [f"{name} is missing"]
-    if checkpoint.sha256(file) != digest:
+    if arrays.sha256(file) != digest:
         return [f"{name} was altered: its sha256 is not the recorded one"]
     return [f"{name} holds pickle; weights are npz, safetensors or JSON"] if _is_pickle(file) else []
 

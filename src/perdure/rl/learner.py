@@ -137,6 +137,9 @@ class JaxLearner:
         ends = [(state.t + min((i + 1) * size, length)) * n_envs for i in range(rounds)]
         host = {name: np.asarray(value)[:, :rounds].T for name, value in metrics.items()}
         if self.trainer.detector:
+            alarms = np.asarray(record.alarm)[:, : rounds * size].reshape(len(self.seeds), rounds, size)
+            host["detector/alarm"] = alarms.sum(-1).T
+        if self.trainer.detector:
             alarm = np.asarray(record.alarm).reshape(len(self.seeds), -1, size)[:, :rounds]
             host["detector/alarm"] = alarm.any(-1).T.astype(np.float32)
         return LearnerState(train, state.t + length), window, {"step": np.array(ends), **host}
@@ -227,8 +230,6 @@ def _window(learner, first, schedule, record, length):
     n_envs, seeds = learner.trainer.n_envs, len(learner.seeds)
     step = np.arange(first * n_envs, (first + length) * n_envs)
     index = schedule.index_at(step)
-    regime = np.array([segment.id for segment in schedule.segments], dtype=object)
-    origin = np.array([segment.origin for segment in schedule.segments], dtype=object)
     pairs = zip([None, *schedule.segments], schedule.segments, strict=False)
     starts = [segment.start for before, segment in pairs if before is None or before.id != segment.id]
     tile = lambda column: np.tile(column, seeds)
@@ -241,7 +242,6 @@ def _window(learner, first, schedule, record, length):
         flat = lambda x: np.asarray(x)[:, :length].reshape(seeds * length * n_envs, *x.shape[3:])
         columns |= {name: flat(getattr(record, name)) for name in ("reward", "terminated", "truncated", "action")}
         columns |= {f"component/{name}": flat(value) for name, value in record.components.items()}
-    return RolloutWindow(
-        columns=columns
-        | {"regime": tile(regime[index]), "origin": tile(origin[index]), "boundary": tile(np.isin(step, starts))}
-    )
+    # Labels go out as segment numbers: names for every row would cost more than the rest of the trace.
+    labels = tile(index.astype(np.int32))
+    return RolloutWindow(columns=columns | {"regime": labels, "origin": labels, "boundary": tile(np.isin(step, starts))})

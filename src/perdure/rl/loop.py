@@ -64,6 +64,10 @@ class Trainer:
     def on_policy(self) -> bool:
         return isinstance(self.agent.feed, Epochs)
 
+    def __hash__(self) -> int:
+        """By content, also where a part (a reward's overrides, say) holds mappings."""
+        return hash(repr(self))
+
     def context(self, clock: Clock, **known: Any) -> Context:
         spec = self.world.spec
         return Context(spec, self.agent.networks(spec), self.n_envs, clock, **known)
