@@ -65,7 +65,9 @@ PI = float(np.pi)
 GRIDS = {
     "pendulum": Grid(((-PI, PI, 201), (-8.0, 8.0, 161)), _vector(-2.0, 2.0, 33), 250, _pendulum_body),
     "mountain_car": Grid(((-1.2, 0.6, 301), (-0.07, 0.07, 301)), jnp.arange(3), 250, _as_seen),
-    "mountain_car_continuous": Grid(((-1.2, 0.6, 301), (-0.07, 0.07, 301)), _vector(-1.0, 1.0, 41), 600, _as_seen, 0.99),
+    "mountain_car_continuous": Grid(
+        ((-1.2, 0.6, 301), (-0.07, 0.07, 301)), _vector(-1.0, 1.0, 41), 999, _as_seen, 0.996
+    ),
     "acrobot": Grid(
         ((-PI, PI, 25), (-PI, PI, 25), (-6.0, 6.0, 25), (-10.0, 10.0, 25)), jnp.arange(3), 120, _acrobot_body
     ),
@@ -79,7 +81,9 @@ def main() -> None:
     for name in parser.parse_args().worlds:
         world = catalogue.pure(f"perdure/{name}")
         low = _returns(world, rollouts.random_act(world.spec))
-        line = f"{name}: random {low.mean():.1f} (standard error {low.std() / len(low) ** 0.5:.2f}, {len(low)} episodes)"
+        line = (
+            f"{name}: random {low.mean():.1f} (standard error {low.std() / len(low) ** 0.5:.2f}, {len(low)} episodes)"
+        )
         if name in GRIDS:
             high = _returns(world, _planner(world, GRIDS[name]))
             line += f"; planned {high.mean():.1f} ({high.min():.1f} to {high.max():.1f}, {len(high)} episodes)"

@@ -109,7 +109,9 @@ def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = Non
 
     given = [name for name, part in (("env", env), ("algorithm", algorithm)) if part is not None]
     if given and (len(config.run.seeds) > 1 or (env is not None and config.rollout.n_envs > 1)):
-        raise Refused(f"{' and '.join(given)} given as an object serves one seed and copy; set run.seeds to one, n_envs to 1")
+        raise Refused(
+            f"{' and '.join(given)} given as an object serves one seed and copy; set run.seeds to one, n_envs to 1"
+        )
     reward = _reward(config)
 
     def make_env(lane: int) -> Any:
@@ -156,9 +158,13 @@ def evaluation_plan(config: ExperimentConfig, schedule: RegimeSchedule) -> Any:
     if isinstance(wanted, tuple):
         for place, name in enumerate(wanted):
             if name not in known:
-                raise ConfigError(f"evaluation.regimes[{place}] is {name!r}, which never occurs; {nearest(name, known)}")
+                raise ConfigError(
+                    f"evaluation.regimes[{place}] is {name!r}, which never occurs; {nearest(name, known)}"
+                )
         known = {name: known[name] for name in wanted}
-    return EvaluationPlan(config.evaluation.every, config.evaluation.episodes, tuple(known.items()), wanted == "current")
+    return EvaluationPlan(
+        config.evaluation.every, config.evaluation.episodes, tuple(known.items()), wanted == "current"
+    )
 
 
 def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes: int = 8) -> list[EvaluationRow]:
@@ -179,7 +185,15 @@ def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes:
                 metrics = {key: float(value[position]) for key, value in found.metrics.items()}
                 rows.append(
                     EvaluationRow(
-                        config.run_id, config.algorithm_id, config.task, seed, learner.step(state), name, returns, lengths, metrics
+                        config.run_id,
+                        config.algorithm_id,
+                        config.task,
+                        seed,
+                        learner.step(state),
+                        name,
+                        returns,
+                        lengths,
+                        metrics,
                     )
                 )
     finally:
@@ -251,7 +265,7 @@ def prepare_jax() -> None:
     import jax
 
     place = os.environ.get(CACHE) or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "perdure")
-    if place != "off" and jax.config.jax_compilation_cache_dir is None:
+    if place != "off" and jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(place))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
@@ -298,7 +312,9 @@ def _algorithm(config, spec, encode):
         return lambda seed, _: host.HostAgent(trainer, seed, rollout.total_steps, encode)
     factory = registry.load(config.algorithm.name, "algorithm.name")
     if config.algorithm.extensions:
-        raise Refused(f"algorithm.extensions are not for {config.algorithm.name!r}: a third-party algorithm folds no phases")
+        raise Refused(
+            f"algorithm.extensions are not for {config.algorithm.name!r}: a third-party algorithm folds no phases"
+        )
 
     def make(seed: int, spec: Spec) -> Any:
         offered = {"seed": seed, "spec": spec}
@@ -326,7 +342,7 @@ def _info_keys(world):
     import jax
 
     task, key = world.task(), jax.random.key(0)
-    state, obs = world.reset(key, task)
+    state, _ = world.reset(key, task)
     action = 0 if world.spec.discrete else jax.numpy.zeros(world.spec.action_dim)
     _, *_, last = jax.eval_shape(world.step, key, state, action, task)
     return {"obs", "env_reward", "terminated", "truncated", *(last if isinstance(last, Mapping) else ())}
@@ -345,7 +361,9 @@ def _facts(config, learner, schedule):
             env.close()
     if config.reward is not None or not hasattr(world, "bounds"):
         return world.spec, {}, {}
-    bounds = {each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)}
+    bounds = {
+        each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)
+    }
     return world.spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
 
 

@@ -105,8 +105,8 @@ def _changed(part: Any, default: Any = None) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value, usual = getattr(part, field.name), getattr(default, field.name, field.default)
         if dataclasses.is_dataclass(value):
-            nested = _changed(value, usual if type(usual) is type(value) else value.__class__())
-            if nested or type(usual) is not type(value):
+            nested = _changed(value, usual) if type(usual) is type(value) else dataclasses.asdict(value)
+            if nested:
                 changed[field.name] = nested
         elif value != usual:
             changed[field.name] = list(value) if isinstance(value, tuple) else value

@@ -5,13 +5,28 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
-def tiny():
-    """The module tests/rl/tiny.py, loaded once in a process, so that equal components are of one type."""
-    name = "perdure_tests_tiny"
+def _loaded(name, path):
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "rl" / "tiny.py")
+        spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
     return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The module tests/rl/tiny.py, loaded once in a process, so that equal components are of one type."""
+    return _loaded("perdure_tests_tiny", Path(__file__).parents[1] / "rl" / "tiny.py")
+
+
+@pytest.fixture(scope="session")
+def written():
+    """The module written.py beside this file: networks, gradients and optimisers in NumPy."""
+    return _loaded("perdure_tests_written", Path(__file__).with_name("written.py"))
+
+
+@pytest.fixture(scope="session")
+def ladder():
+    """The module ladder.py beside this file: the probe worlds in one world."""
+    return _loaded("perdure_tests_ladder", Path(__file__).with_name("ladder.py"))

@@ -8,7 +8,7 @@ import pytest
 from perdure.core import arrays
 from perdure.core.errors import DataError, PerdureError
 from perdure.core.records import Spec
-from perdure.harness import export
+from perdure.harness import checkpoint, export
 from perdure.harness.run import execute
 
 

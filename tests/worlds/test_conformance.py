@@ -21,7 +21,8 @@ WORLDS = (
     MountainCar(),
     MountainCarContinuous(),
     *probes.ladder().values(),
-    *probes.ladder(continuous=True).values(),
+    probes.ActionValue(continuous=True),
+    probes.ActionFromObservation(continuous=True),
 )
 
 

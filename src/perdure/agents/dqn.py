@@ -1,14 +1,12 @@
-"""Deep Q-network (Mnih et al., 2015), with double Q-learning (van Hasselt et al., 2016, arXiv:1509.06461) as an option."""
+"""Deep Q-network (Mnih et al., 2015), optionally double (van Hasselt et al., 2016, arXiv:1509.06461)."""
 
 from typing import ClassVar
-
-import jax.numpy as jnp
 
 from perdure.core.component import component
 from perdure.rl import fit, greedy
 from perdure.rl.feeds import Replay
-from perdure.rl.optim import RMSProp, Adam
 from perdure.rl.ops import values
+from perdure.rl.optim import Adam, RMSProp
 
 
 @component

@@ -7,8 +7,8 @@ import jax
 from perdure.core.component import component
 from perdure.rl import fit, soft
 from perdure.rl.feeds import Replay
-from perdure.rl.optim import Adam
 from perdure.rl.ops import values
+from perdure.rl.optim import Adam
 
 
 @component

@@ -1,5 +1,8 @@
 """Named arrays on disk without pickle: arrays.npz, and tree.json that describes and seals it."""
 
+# JSON carries no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import hashlib
 import json
 import os
@@ -108,7 +111,6 @@ def _restored(array: np.ndarray, described: Mapping[str, Any], place: str) -> np
             raise DataError(f"{place} is bfloat16; install ml_dtypes to read it") from None
         array = array.view(ml_dtypes.bfloat16)
     if array.dtype.name != dtype or list(array.shape) != described["shape"]:
-        raise DataError(
-            f"{place} is {array.dtype.name}{list(array.shape)}, not the {dtype}{described['shape']} of tree.json; {_REMEDY}"
-        )
+        found = f"{array.dtype.name}{list(array.shape)}"
+        raise DataError(f"{place} is {found}, not the {dtype}{described['shape']} of tree.json; {_REMEDY}")
     return array

@@ -4,7 +4,7 @@ import dataclasses
 import reprlib
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 from perdure.core.errors import ConfigError, PerdureError, nearest
 
@@ -40,8 +40,9 @@ def _completed(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         given, default = completed.get(field.name), field.default
         if isinstance(given, Mapping) and dataclasses.is_dataclass(default) and not isinstance(default, type):
             known = {each.name: getattr(default, each.name) for each in dataclasses.fields(default)}
-            if given.keys() <= known.keys():  # Other keys belong to another member of a union, or are misspelt.
-                completed[field.name] = known | _completed(type(default), given)
+            same = given.keys() <= known.keys() and given.get("kind") in (None, known.get("kind"))
+            if same:  # Else it is another member of a union, or misspelt.
+                completed[field.name] = known | _completed(type(default), cast("Mapping[str, Any]", given))
     return completed
 
 
@@ -72,4 +73,6 @@ def _fields(cls: Any, path: tuple[str | int, ...]) -> list[str]:
             named = [each for each in members if getattr(each, "__name__", "") == part]
             cls = (named or members or [cls])[0]
     members = [cls, *typing.get_args(cls)]
-    return sorted({field.name for each in members if dataclasses.is_dataclass(each) for field in dataclasses.fields(each)})
+    return sorted(
+        {field.name for each in members if dataclasses.is_dataclass(each) for field in dataclasses.fields(each)}
+    )

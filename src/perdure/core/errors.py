@@ -1,12 +1,12 @@
 """The exceptions a user can meet: each names the place, the value and the remedy.
 
-    PerdureError (exit code 2: the user can mend it)
-    ├── ConfigError            a document, key, type or value is wrong
-    │   └── UnknownName        a name that nothing is registered under
-    ├── MissingExtra           an optional library is not installed (also ImportError)
-    ├── Refused                two parts that cannot work together
-    ├── DataError              a file, trace, checkpoint or bundle cannot be used
-    └── RunFailed              a run broke while running (exit code 1)
+PerdureError (exit code 2: the user can mend it)
+├── ConfigError            a document, key, type or value is wrong
+│   └── UnknownName        a name that nothing is registered under
+├── MissingExtra           an optional library is not installed (also ImportError)
+├── Refused                two parts that cannot work together
+├── DataError              a file, trace, checkpoint or bundle cannot be used
+└── RunFailed              a run broke while running (exit code 1)
 """
 
 import difflib

@@ -15,12 +15,11 @@
 | eval_metrics(agent_state, state, ctx) -> {name: scalar} | merged, a repeated name raises | no |
 
 A loss, target, reward or post_update phase may also append a mapping of metrics to what it
-returns; a metric name given twice raises. List order is the order of composition. Each extension has a key of its own in every
-phase (`ctx.key`), so adding one never changes another's draws.
+returns; a metric name given twice raises. List order is the order of composition. Each extension
+has a key of its own in every phase (`ctx.key`), so adding one never changes another's draws.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from perdure.core.errors import Refused
 
@@ -54,7 +53,9 @@ class Extension:
 
     def implemented_phases(self) -> tuple[str, ...]:
         """The phases this extension overrides, in the order of `PHASES`."""
-        return tuple(phase for phase in PHASES if getattr(type(self), phase, None) is not getattr(Extension, phase, None))
+        return tuple(
+            phase for phase in PHASES if getattr(type(self), phase, None) is not getattr(Extension, phase, None)
+        )
 
     def all_needs(self) -> frozenset[str]:
         """Declared needs and those its phases imply."""
@@ -62,9 +63,10 @@ class Extension:
         return self.needs.union(*implied)
 
 
-def check_extensions(extensions: Iterable[Any], offers: frozenset[str], learner: str) -> None:
+def check_extensions(extensions: Iterable[Extension], offers: frozenset[str], learner: str) -> None:
     """Refuse, naming every offender, extensions whose needs `offers` does not cover, and repeats."""
-    problems, seen = [], set()
+    problems: list[str] = []
+    seen: set[type[Extension]] = set()
     for position, extension in enumerate(extensions):
         place = f"extensions[{position}] ({type(extension).__name__})"
         missing = sorted(extension.all_needs() - offers)

@@ -4,6 +4,7 @@ Steps. `step = t * n_envs + lane` counts the environment steps of ONE seed over 
 (lanes); segments, budgets, evaluation marks and metrics are all in this unit.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -57,8 +58,8 @@ class RegimeSchedule(NamedTuple):
 
     def index_at(self, step: Any) -> Any:
         """Index of the segment in force at each step (scalar or array)."""
-        ends = np.array([segment.end for segment in self.segments])
-        return np.minimum(np.searchsorted(ends, step, side="right"), len(ends) - 1)
+        inner = [segment.end for segment in self.segments[:-1]]
+        return np.searchsorted(np.array(inner, np.int64), step, side="right")
 
 
 class Shift(NamedTuple):
@@ -90,10 +91,10 @@ class Transition:
     regime_id: str | None = None
     boundary: bool = False
     """First step of a new configuration."""
-    reward_components: Mapping[str, float] = field(default_factory=dict)
+    reward_components: Mapping[str, float] = field(default_factory=dict[str, float])
     logprob: float | None = None
     value: float | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     next_observation: Any = None
     """The true successor, also where an episode ended."""
     lane: int = 0
@@ -114,8 +115,8 @@ class RolloutWindow:
     """
 
     transitions: Sequence[Transition] = ()
-    run: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     seed: int = 0
 
     def __post_init__(self):
@@ -150,7 +151,7 @@ class RolloutWindow:
                 columns={name: column[a:b] for name, column in self.columns.items()},
                 seed=self.seed,
             )
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
+            for a, b in itertools.pairwise(edges)
             if b > a
         ]
 

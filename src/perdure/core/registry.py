@@ -110,7 +110,9 @@ def load(target: str, place: str) -> Any:
     except MissingExtra:
         raise
     except ImportError as error:
-        raise UnknownName(f"{place}: cannot import {module_name!r} ({error}); check the path and what is installed") from error
+        raise UnknownName(
+            f"{place}: cannot import {module_name!r} ({error}); check the path and what is installed"
+        ) from error
     if not attribute or not hasattr(module, attribute):
         public = [name for name in vars(module) if not name.startswith("_")]
         raise UnknownName(f"{place}: module {module_name!r} has no {attribute!r}; {nearest(attribute, public)}")

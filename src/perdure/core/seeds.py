@@ -2,7 +2,6 @@
 
 import hashlib
 
-
 STREAMS = ("world", "policy", "replay", "exploration", "extensions", "evaluation", "init", "regime", "bootstrap")
 
 

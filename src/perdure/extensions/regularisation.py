@@ -12,7 +12,10 @@ from perdure.core.extension import Extension
 
 @component
 class L2Init(Extension):
-    """Regularise towards initial weights: strength * sum ||theta - theta_0||^2 (Kumar et al., 2023, arXiv:2308.11958, eq. 2)."""
+    """Regularise towards initial weights: strength * sum ||theta - theta_0||^2.
+
+    Kumar et al., 2023, arXiv:2308.11958, equation 2.
+    """
 
     strength: float = 1e-3
     """Weight of the penalty, at least 0."""
@@ -39,5 +42,9 @@ class L2Init(Extension):
 
     def _distance(self, state, params, critics):
         pairs = [(params[name], state[name]) for name in params if name in state and (name == "critic") == critics]
-        squares = [jnp.square(p - q).sum() for tree, start in pairs for p, q in zip(jax.tree.leaves(tree), jax.tree.leaves(start))]
+        squares = [
+            jnp.square(p - q).sum()
+            for tree, start in pairs
+            for p, q in zip(jax.tree.leaves(tree), jax.tree.leaves(start))
+        ]
         return self.strength * sum(squares, jnp.zeros(()))

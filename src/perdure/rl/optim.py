@@ -1,6 +1,6 @@
 """Optimisers as configuration: pure functions on trees, their moments shaped like the parameters."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,8 @@ class Adam(_Optimiser):
     epsilon: float = 1e-8
     clip_norm: float | None = None
     """Gradients are scaled down to this global norm when they exceed it; None: never."""
+    kind: Literal["adam"] = "adam"
+    """Tells the optimisers apart in a document."""
 
     def __post_init__(self):
         self._check()
@@ -69,6 +71,7 @@ class RMSProp(_Optimiser):
     epsilon: float = 0.01
     """Added to the variance, inside the root."""
     clip_norm: float | None = None
+    kind: Literal["rmsprop"] = "rmsprop"
 
     def __post_init__(self):
         self._check()

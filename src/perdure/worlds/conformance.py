@@ -60,15 +60,15 @@ class Conformance:
         assert not weak, f"weakly typed outputs make a loop compile twice: {weak}"
 
     def test_reset_and_step_depend_on_their_arguments_alone(self):
-        run, keys = _first_steps(self.world), _keys()
-        assert _equal(run(keys), run(keys)), "the same key, state, action and task gave different results"
+        (run, _), task, keys = _compiled(self.world), self.world.task(), _keys()
+        assert _equal(run(task, keys), run(task, keys)), "the same key, state, action and task gave different results"
 
     def test_compiled_copies_do_what_each_does_alone_and_uncompiled(self):
-        keys = _keys()
-        together = _first_steps(self.world)(keys)
+        (run, _), task, keys = _compiled(self.world), self.world.task(), _keys()
+        together = run(task, keys)
         for lane in range(LANES):
             ours = jax.tree.map(operator.itemgetter(lane), together)
-            assert _close(ours, _first_step(self.world, keys[lane])), f"jit and vmap change what copy {lane} does"
+            assert _close(ours, _first_step(self.world, task, keys[lane])), f"jit and vmap change what copy {lane} does"
 
     def test_a_task_is_made_of_typed_arrays(self):
         for leaf in jax.tree.leaves(self.world.task()):
@@ -76,18 +76,9 @@ class Conformance:
             assert not leaf.weak_type, f"a task leaf is weakly typed: {leaf!r}"
 
     def test_another_task_compiles_nothing(self):
-        traces, act = [], rollouts.random_act(self.world.spec)
-
-        @jax.jit
-        def run(key, task):
-            traces.append(key)
-            state, observation = self.world.reset(key, task)
-            return self.world.step(key, state, act(key, observation), task)
-
-        task = self.world.task()
-        run(jax.random.key(0), task)
-        shifted = jax.tree.map(lambda leaf: leaf * 2 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, task)
-        run(jax.random.key(0), shifted)
+        (run, traces), task = _compiled(self.world), self.world.task()
+        run(task, _keys())
+        run(jax.tree.map(lambda leaf: leaf * 2 if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, task), _keys())
         assert len(traces) == 1, "a task with other numbers was traced again"
 
     def test_an_unknown_parameter_is_refused(self):
@@ -208,18 +199,25 @@ class HostConformance:
         return rows
 
 
-def _first_step(world, keys):
+def _first_step(world, task, keys):
     """A reset and a random step, from three keys."""
     reset_key, act_key, step_key = keys
-    task = world.task()
     state, observation = world.reset(reset_key, task)
     action = rollouts.random_act(world.spec)(act_key, observation)
     return state, observation, world.step(step_key, state, action, task)
 
 
 @functools.cache
-def _first_steps(world):
-    return jax.jit(jax.vmap(functools.partial(_first_step, world)))
+def _compiled(world):
+    """First steps of several copies in one program, and a list that grows whenever it is traced."""
+    traces = []
+
+    @jax.jit
+    def run(task, keys):
+        traces.append(keys)
+        return jax.vmap(functools.partial(_first_step, world, task))(keys)
+
+    return run, traces
 
 
 def _keys():

@@ -32,4 +32,4 @@ def test_the_low_bound_is_what_random_actions_score():
 
 
 def _mean_return(act, **params):
-    return rollouts.returns(rollouts.run(WORLD, WORLD.task(**params), act, jax.random.key(0), 1500, 64)).mean()
+    return rollouts.returns(rollouts.run(WORLD, WORLD.task(**params), act, jax.random.key(0), 1000, 64)).mean()

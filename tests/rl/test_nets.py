@@ -1,0 +1,88 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perdure.core.errors import ConfigError
+from perdure.rl import nets
+from perdure.rl.nets import Network
+
+KEY = jax.random.key(0)
+
+
+def test_outputs_are_those_of_the_written_out_layers():
+    network = Network(3, (5, 4), 2, activation="tanh")
+    params = network.init(KEY)
+    x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    hidden = x
+    for layer in params[:-1]:
+        hidden = np.tanh(hidden @ np.asarray(layer["w"]) + np.asarray(layer["b"]))
+    wanted = hidden @ np.asarray(params[-1]["w"]) + np.asarray(params[-1]["b"])
+    np.testing.assert_allclose(network.apply(params, x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_standardises_before_the_activation():
+    network = Network(3, (16,), 1, activation="leaky_relu", layer_norm=True)
+    params = network.init(KEY)
+    x = jnp.array([[1.0, -2.0, 3.0]])
+    before = np.asarray(x @ params[0]["w"] + params[0]["b"])
+    standard = (before - before.mean()) / np.sqrt(before.var() + 1e-6)
+    wanted = np.where(standard > 0, standard, 0.01 * standard)
+    np.testing.assert_allclose(network.trace(params, x)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_members_of_an_ensemble_are_different_networks():
+    network = Network(3, (4,), 1, members=3)
+    params, x = network.init(KEY), jnp.ones((5, 3))
+    outputs = network.apply(params, x)
+    assert outputs.shape == (3, 5, 1)
+    single = Network(3, (4,), 1)
+    for member in range(3):
+        own = jax.tree.map(lambda leaf, n=member: leaf[n], params)
+        np.testing.assert_allclose(outputs[member], single.apply(own, x), rtol=1e-5)
+    assert len(np.unique(np.asarray(outputs[:, 0, 0]))) == 3
+
+
+@pytest.mark.parametrize(("fan_in", "fan_out"), [(3, 8), (8, 3), (5, 5)])
+def test_orthogonal_matrices_are(fan_in, fan_out):
+    matrix = np.asarray(nets.orthogonal(KEY, fan_in, fan_out, 2.0))
+    small = matrix @ matrix.T if fan_in <= fan_out else matrix.T @ matrix
+    np.testing.assert_allclose(small, 4.0 * np.eye(min(fan_in, fan_out)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("initialiser", "limit", "bias"), [("glorot", np.sqrt(6 / 300), False), ("torch", np.sqrt(1 / 100), True)]
+)
+def test_uniform_initialisers_fill_their_range(initialiser, limit, bias):
+    layer = Network(100, (200,), 1, initialiser=initialiser).init(KEY)[0]
+    extent = float(jnp.abs(layer["w"]).max())
+    assert 0.98 * limit < extent <= limit
+    assert (float(jnp.abs(layer["b"]).max()) > 0.9 * limit) == bias
+
+
+def test_a_small_head_starts_small():
+    params = Network(3, (8,), 2, head_scale=0.01).init(KEY)
+    assert float(jnp.linalg.norm(params[-1]["w"], 2)) == pytest.approx(0.01, rel=1e-4)
+
+
+def test_bfloat16_products_round_and_give_single_precision():
+    exact, rounded = Network(32, (64,), 8), Network(32, (64,), 8, precision="bfloat16")
+    params, x = exact.init(KEY), jax.random.normal(KEY, (16, 32))
+    a, b = exact.apply(params, x), rounded.apply(params, x)
+    assert b.dtype == jnp.float32
+    assert 0 < float(jnp.abs(a - b).max()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"activation": "rleu"}, "did you mean 'relu'"),
+        ({"initialiser": "orthogonl"}, "did you mean 'orthogonal'"),
+        ({"precision": "float16"}, "did you mean"),
+        ({"hidden": ()}, "at least one layer"),
+        ({"hidden": (4, 0)}, "at least one unit"),
+    ],
+)
+def test_what_a_network_cannot_be_is_refused(wrong, hint):
+    with pytest.raises(ConfigError, match=hint):
+        Network(**({"inputs": 2, "hidden": (4,), "outputs": 1} | wrong))
