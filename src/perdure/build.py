@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from perdure.harness.config import ExperimentConfig
 
 CACHE = "PERDURE_CACHE"
 """Environment variable: where compiled programs are kept between processes; "off" keeps none."""
+MOST_STEPS = 2**31 - 2**16
+"""Steps that a compiled program can count, with room for what a last window adds."""
 
 
 def run_experiment(
@@ -31,11 +34,12 @@ def run_experiment(
     """Train what `config` describes and leave a run directory behind.
 
     `env` (a gymnasium.Env, closed at the end) and `algorithm` (core.protocols.Algorithm) take the
-    place of what the document would build; both need one seed. Raises what `harness.run.execute` does.
+    place of what the document would build; both need one seed. With `env` nothing is evaluated,
+    since that would step the environment that is trained in. Raises what `harness.run.execute` does.
     """
     learner = host_learner(config, env, algorithm) if env is not None or algorithm is not None else build(config)
     schedule = schedule_of(config)
-    spec, bounds, source = _facts(config, learner, schedule)
+    spec, bounds, source = _facts(config, schedule, env)
     meta = config.meta() | {
         "seeds": list(config.run.seeds),
         "config": config.resolved(),
@@ -50,7 +54,7 @@ def run_experiment(
         meta,
         config.folder,
         config.rollout.total_steps,
-        evaluation_plan(config, schedule),
+        evaluation_plan(config, schedule) if env is None else run.EvaluationPlan(),
         config.run.checkpoint_every,
         resume,
         progress,
@@ -84,7 +88,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
     if reward is not None:
         reward.check(_info_keys(world), "reward.spec")
     trainer = learner.trainer(
-        _agent(config),
+        _agent(config, world.spec),
         world,
         _extensions(config),
         n_envs=config.rollout.n_envs,
@@ -95,9 +99,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         boundary_source=config.regime.boundary_source,
     )
     schedule = schedule_of(config)
-    for segment in schedule.segments:
-        for params in (segment.params, segment.params_end):
-            world.task(**(params or {}))
+    _check_regimes(schedule, lambda params, _: world.task(**params))
     weights = None if reward is None else reward.weights
     return learner.JaxLearner(trainer, config.run.seeds, schedule.segments[0].params, weights)
 
@@ -105,6 +107,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
 def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = None) -> Learner:
     """Any algorithm on a Gymnasium environment, stepped in Python."""
     from perdure.harness.host import HostLearner
+    from perdure.regimes import controllers
     from perdure.worlds.adapters import gymnasium as adapter
 
     given = [name for name, part in (("env", env), ("algorithm", algorithm)) if part is not None]
@@ -121,8 +124,14 @@ def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = Non
         return made if reward is None else wrapper.RewardWrapper(made, reward)
 
     probe = make_env(0)
-    spec = adapter.spec_of(probe) if config.algorithm.name in registry.names("agents") else None
-    encode = lambda observation: adapter.encode_observation(probe.observation_space, observation)
+    seen = probe.observation_space
+    try:
+        spec = adapter.spec_of(probe) if config.algorithm.name in registry.names("agents") else None
+        _check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
+    finally:
+        if env is None:
+            probe.close()
+    encode = lambda observation, step=None: adapter.encode_observation(seen, observation, step)
     make_algorithm = (lambda seed, _: algorithm) if algorithm is not None else _algorithm(config, spec, encode)
     regime = config.regime.build() if config.regime.provider == "environment" else None
     return HostLearner(
@@ -222,7 +231,7 @@ def export_run(folder: Path, destination: Path) -> Path:
 
     config, learner, state = _reopened(folder)
     try:
-        spec = _facts(config, learner, schedule_of(config))[0]
+        spec = _facts(config, schedule_of(config))[0]
         return export.export_run(folder, learner, destination, state=state, spec=spec)
     finally:
         learner.close()
@@ -271,9 +280,30 @@ def prepare_jax() -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-def _agent(config):
+def _agent(config, spec):
+    """The agent of a document, its networks tried, since a layer of no units shows in the building of them only."""
+    if config.rollout.total_steps > MOST_STEPS:
+        raise ConfigError(
+            f"rollout.total_steps is {config.rollout.total_steps}; compiled programs count in 32 bits, "
+            f"so at most {MOST_STEPS} can be asked for"
+        )
     cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
-    return component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+    agent = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+    try:
+        agent.networks(spec)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.kwargs.{error}") from None
+    return agent
+
+
+def _check_regimes(schedule, check):
+    """`check(params, place)` for whatever the segments set, its errors naming the segment."""
+    for segment in schedule.segments:
+        for params in (segment.params, segment.params_end):
+            try:
+                check(params or {}, "params")
+            except ConfigError as error:
+                raise ConfigError(f"regime {segment.id!r}: {error}") from None
 
 
 def _extensions(config):
@@ -301,7 +331,7 @@ def _algorithm(config, spec, encode):
 
         rollout = config.rollout
         trainer = learner.trainer(
-            _agent(config),
+            _agent(config, spec),
             host.HostWorld(spec),
             _extensions(config),
             n_envs=rollout.n_envs,
@@ -348,17 +378,19 @@ def _info_keys(world):
     return {"obs", "env_reward", "terminated", "truncated", *(last if isinstance(last, Mapping) else ())}
 
 
-def _facts(config, learner, schedule):
+def _facts(config, schedule, env=None):
     """The world's spec, and its score bounds by origin with where they come from."""
+    from perdure.harness.host import spec_of
+
+    if env is not None:
+        return spec_of(env), {}, {}
     world = pure_world(config)
     if world is None:
-        from perdure.harness.host import spec_of
-
-        env = config.environment.build()
+        built = config.environment.build()
         try:
-            return spec_of(env), {}, {}
+            return spec_of(built), {}, {}
         finally:
-            env.close()
+            built.close()
     if config.reward is not None or not hasattr(world, "bounds"):
         return world.spec, {}, {}
     bounds = {

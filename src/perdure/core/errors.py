@@ -49,6 +49,12 @@ class RunFailed(PerdureError):
     exit_code = 1
 
 
+def told(error: BaseException) -> str:
+    """What a stranger's exception says, in one line: its type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt `name`: "did you mean 'x'?" or the list of what exists."""
     known = sorted(known)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perdure.core import capabilities
-from perdure.core.errors import ConfigError, DataError, RunFailed
+from perdure.core.errors import ConfigError, DataError, PerdureError, RunFailed
 from perdure.core.records import RolloutWindow, Transition
 from perdure.harness import observations, worldstate
 from perdure.harness.labels import Labels
@@ -69,7 +69,8 @@ class RolloutCollector:
         envs: list[Any] = list(env) if isinstance(env, (list, tuple)) else [env]  # pyright: ignore[reportUnknownArgumentType]
         if window_steps < 1:
             raise ConfigError(f"rollout.window_steps is {window_steps}; a window needs at least one step")
-        self._lanes = [_Lane(one, lane, _lane_seed(seed, lane)) for lane, one in enumerate(envs)]
+        given = range(seed, seed + len(envs)) if isinstance(seed, int) else seed or [None] * len(envs)
+        self._lanes = [_Lane(one, lane, number) for lane, (one, number) in enumerate(zip(envs, given, strict=True))]
         self.policy, self.window_steps, self.writer, self.auto_reset = policy, window_steps, writer, auto_reset
         self.controller, self.run_seed = controller, run_seed
         self.follow(regime)
@@ -241,19 +242,20 @@ class RolloutCollector:
             )
         with worldstate.failing(f"step {self.step_index}, environment {lane.index}", lane.env):
             after, reward, terminated, truncated, info = lane.env.step(action)
-        lane.observation, lane.over, self._info = after, bool(terminated), info
+            reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
+            if not isinstance(info, Mapping):
+                raise TypeError(f"its info is a {type(info).__name__}, not a mapping")
+        lane.observation, lane.over, self._info = after, terminated, info
         self.step_index += 1
         if self.auto_reset and (terminated or truncated):
             self._reset(lane, seeded=False)
-        return after, float(reward), bool(terminated), bool(truncated), info
+        return after, reward, terminated, truncated, info
 
     def _check(self, step: int, lane: _Lane, reward: float, after: Any) -> None:
         """Before a row is written: a trace holds finite rewards only."""
-        place = f"step {step}, environment {lane.index}"
-        if not observations.finite(reward):
-            raise RunFailed(f"{place}: the reward is {reward}; mend the environment")
-        if not observations.finite(after):
-            raise RunFailed(f"{place}: the observation is not finite; mend the environment")
+        wrong = "observation is not finite" if observations.finite(reward) else f"reward is {reward}"
+        if not observations.finite(reward) or not observations.finite(after):
+            raise RunFailed(f"step {step}, environment {lane.index}: the {wrong}; mend the environment")
 
     def _reset(self, lane: _Lane, seeded: bool) -> None:
         place = f"step {self.step_index}, environment {lane.index}: reset"
@@ -287,13 +289,13 @@ class RolloutCollector:
         self._applied = dict(params)
 
     def _label_of(self, step: int, lane: _Lane, info: Mapping[str, Any]) -> RegimeState | None:
-        own, reported = capabilities.regime_from_info(info)
-        if own is None:
+        try:
+            own, reported = capabilities.regime_from_info(info)
+            origin = capabilities.regime_origin_from_info(info) or own
+        except PerdureError as error:
+            raise RunFailed(f"step {step}, environment {lane.index}: {error}") from None
+        if own is None or origin is None:
             return self._labels.at(step, info)
         changed = own != self._label or (reported and lane.index == 0)
         self._label = own
-        return RegimeState(own, changed, capabilities.regime_origin_from_info(info) or own)
-
-
-def _lane_seed(seed: int | Sequence[int] | None, lane: int) -> int | None:
-    return seed if seed is None else seed + lane if isinstance(seed, int) else seed[lane]
+        return RegimeState(own, changed, origin)

@@ -51,6 +51,7 @@ def evaluate(
     origins = {segment.id: segment.origin for segment in schedule.segments}
     current = schedule.segments[int(schedule.index_at(max(mark - 1, 0)))].origin
     lines: list[dict[str, Any]] = []
+    ranks: dict[str, list[float | None]] = {}
     for regime, params in plan.regimes:
         origin = origins.get(regime, regime)
         if plan.only_current and origin != current:
@@ -60,10 +61,9 @@ def evaluate(
         if not np.isfinite(returns).all():
             bad = returns[~np.isfinite(returns)][0]
             raise RunFailed(f"step {mark}: an evaluation under {regime!r} returned {bad}; lower the learning rate")
-        metrics = {
-            **{name: np.asarray(value).tolist() for name, value in found.metrics.items()},
-            **plasticity(found.features),
-        }
+        # The networks do not change from one regime to the next, and the decompositions are dear.
+        ranks = ranks or plasticity(found.features)
+        metrics = {**{name: np.asarray(value).tolist() for name, value in found.metrics.items()}, **ranks}
         for position, seed in enumerate(seeds):
             lines.append(
                 {

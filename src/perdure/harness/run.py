@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from perdure.core import records
-from perdure.core.errors import ConfigError, DataError, PerdureError, RunFailed
+from perdure.core.errors import ConfigError, DataError, PerdureError, RunFailed, told
 from perdure.harness import checkpoint, directory, evaluation, parts, progress, signals, sinks, trace
 from perdure.harness.evaluation import EvaluationPlan
 from perdure.harness.job import Job, RecordsItself, RunResult
@@ -113,8 +113,7 @@ def _run(job: Job, place: directory.RunDirectory) -> RunResult:
         raise
     except Exception as error:
         _record_failure(live, error)
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise RunFailed(f"step {live.step}: {what}; mend it and go on with --resume") from error
+        raise RunFailed(f"step {live.step}: {told(error)}; mend it and go on with --resume") from error
     finally:
         live.close()
     if job.export_dir is not None:
@@ -246,7 +245,7 @@ def _record_failure(live: _Live, error: Exception) -> None:
     with contextlib.suppress(PerdureError):  # the trace is closed, and its error met, once more
         live.trace.flush()
     try:
-        live.write_meta(status="failed", error=f"{type(error).__name__}: {error}")
+        live.write_meta(status="failed", error=told(error))
     except PerdureError as second:
         error.add_note(f"run.json could not be written either: {second}")
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Generator
 from typing import Any
 
-from perdure.core.errors import PerdureError, RunFailed
+from perdure.core.errors import PerdureError, RunFailed, told
 
 BOOKKEEPING = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 
@@ -21,9 +21,8 @@ def failing(place: str, env: Any) -> Generator[None]:
         yield
     except PerdureError:
         raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise RunFailed(f"{place} ({env}) raised {what}") from error
+    except (Exception, SystemExit) as error:
+        raise RunFailed(f"{place} ({env}) raised {told(error)}; mend the environment") from error
 
 
 def read(env: Any) -> dict[str, Any] | None:

@@ -26,11 +26,12 @@ class HostWorld:
 class HostAgent:
     """core.protocols.Algorithm over the functions of the compiled loop, for one seed.
 
-    `encode` turns an observation of the environment into a flat float32 vector. Replay agents learn
-    after every step of all copies; on-policy agents learn when a whole window is handed over.
+    `encode(observation, step=None)` turns an observation of the environment into a flat float32
+    vector. Replay agents learn after every step of all copies; on-policy agents learn when a whole
+    window is handed over.
     """
 
-    def __init__(self, trainer: loop.Trainer, seed: int, total_steps: int, encode: Callable[[Any], np.ndarray]):
+    def __init__(self, trainer: loop.Trainer, seed: int, total_steps: int, encode: Callable[..., np.ndarray]):
         self._trainer, self._encode = trainer, encode
         zero = jnp.zeros((), jnp.int32)
         self._clock = Clock(zero, zero, jnp.int32(total_steps))
@@ -118,7 +119,7 @@ class HostAgent:
         """The rows kept so far as [T, N], and none kept any more."""
         n_envs = self._trainer.n_envs
         column = lambda name, kind: np.array([getattr(row, name) for row in self._rows], kind).reshape(-1, n_envs)
-        seen = lambda name: np.stack([self._encode(getattr(row, name)) for row in self._rows])
+        seen = lambda name: np.stack([self._encode(getattr(row, name), row.step) for row in self._rows])
         shaped = lambda x: x.reshape(-1, n_envs, *x.shape[1:])
         rows = Batch(
             shaped(seen("observation")),

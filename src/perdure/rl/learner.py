@@ -139,9 +139,6 @@ class JaxLearner:
         if self.trainer.detector:
             alarms = np.asarray(record.alarm)[:, : rounds * size].reshape(len(self.seeds), rounds, size)
             host["detector/alarm"] = alarms.sum(-1).T
-        if self.trainer.detector:
-            alarm = np.asarray(record.alarm).reshape(len(self.seeds), -1, size)[:, :rounds]
-            host["detector/alarm"] = alarm.any(-1).T.astype(np.float32)
         return LearnerState(train, state.t + length), window, {"step": np.array(ends), **host}
 
     def evaluate(self, state: LearnerState, params: Mapping[str, float] | None, episodes: int) -> Evaluation:

@@ -1,5 +1,6 @@
 """The classic-control worlds against Gymnasium's own, at default and at shifted constants."""
 
+import functools
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -15,6 +16,8 @@ from perdure.worlds.pure.pendulum import Pendulum
 
 STEPS = 1000
 UNUSED_KEY = jax.random.key(0)
+STEP = jax.jit(lambda world, *arguments: world.step(*arguments), static_argnums=0)
+RESET = jax.jit(lambda world, *arguments: world.reset(*arguments), static_argnums=0)
 
 
 class Case(NamedTuple):
@@ -111,7 +114,7 @@ def _compare(case: Case, resynchronise: bool) -> Difference:
     for attribute, value in case.attributes.items():
         assert hasattr(env.unwrapped, attribute)
         setattr(env.unwrapped, attribute, value)
-    task, step = case.world.task(**case.params), jax.jit(case.world.step)
+    task, step = case.world.task(**case.params), functools.partial(STEP, case.world)
     env.action_space.seed(1)
     state = _start(env, case.world, task, 0)
     observation_gap, reward_gap, ends = 0.0, 0.0, 0
@@ -134,7 +137,7 @@ def _compare(case: Case, resynchronise: bool) -> Difference:
 def _start(env, world, task, episode: int) -> physics.State:
     """Begin an episode in both, at the world's own random start."""
     env.reset(seed=episode)
-    state, _ = world.reset(jax.random.fold_in(jax.random.key(1), episode), task)
+    state, _ = RESET(world, jax.random.fold_in(jax.random.key(1), episode), task)
     env.unwrapped.state = np.array(state.body, np.float64)
     return state
 

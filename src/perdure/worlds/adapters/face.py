@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
@@ -34,8 +35,9 @@ class WorldEnv(gymnasium.Env):
         spec = world.spec
         self.world = world
         self.persistent = not spec.episodic
+        self._name = name or type(world).__name__
         self.spec = EnvSpec(
-            id=name or type(world).__name__,
+            id=self._name,
             entry_point="perdure.worlds.adapters.gymnasium:face",
             max_episode_steps=spec.horizon if spec.episodic else None,
             kwargs={"world": name, **(kwargs or {})},
@@ -61,7 +63,7 @@ class WorldEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The first observation of an episode; a seed (below 2**32) starts the lane anew."""
         super().reset(seed=seed)
-        if seed is None and self._lane_key is None:
+        if seed is None and self._seed is None:
             seed = int(self.np_random.integers(2**32))
         if seed is not None:
             self._begin_lane(seed)
@@ -77,7 +79,7 @@ class WorldEnv(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step of the lane."""
         if self._state is None or self._terminated:
-            raise PerdureError(f"{self.spec.id} is at no episode's step; call reset() before step()")
+            raise PerdureError(f"{self._name} is at no episode's step; call reset() before step()")
         result = _step(self.world, self._lane_key, np.int32(self._t), self._state, self._legal(action), self._task)
         self._state, rest = result[0], jax.device_get(result[1:])
         observation, reward, terminated, truncated, *info = rest
@@ -118,7 +120,7 @@ class WorldEnv(gymnasium.Env):
 
     def _begin_lane(self, seed: int) -> None:
         if not 0 <= seed < 2**32:
-            raise ConfigError(f"{self.spec.id}: seed is {seed}; a lane's seed lies in [0, 2**32)")
+            raise ConfigError(f"{self._name}: seed is {seed}; a lane's seed lies in [0, 2**32)")
         self._seed, self._lane_key = seed, jax.random.key(seed)
         self._t = self._resets = 0
 
@@ -126,9 +128,7 @@ class WorldEnv(gymnasium.Env):
         if isinstance(self.action_space, gymnasium.spaces.Box):
             return np.clip(np.asarray(action, np.float32), self.action_space.low, self.action_space.high)
         if not 0 <= action < self.action_space.n:
-            raise PerdureError(
-                f"{self.spec.id}: action is {action!r}; it has the actions 0 to {self.action_space.n - 1}"
-            )
+            raise PerdureError(f"{self._name}: action is {action!r}; it has the actions 0 to {self.action_space.n - 1}")
         return np.int32(action)
 
 
@@ -163,10 +163,10 @@ def _arrays(numbers, like):
 
 
 def _plain(leaf):
-    return np.asarray(jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
 
 def _restored(numbers, like):
-    if jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(np.array(numbers, np.uint32))
-    return jax.numpy.asarray(np.array(numbers, like.dtype))
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.array(numbers, jnp.uint32))
+    return jnp.asarray(np.array(numbers, like.dtype))

@@ -1,0 +1,109 @@
+"""The probe worlds and two of one everlasting state as one world, whose task says which: one program serves them all."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from perdure.agents.dqn import DQN
+from perdure.agents.ppo import PPO
+from perdure.agents.sac import SAC
+from perdure.core.component import component
+from perdure.core.records import RegimeSchedule, Segment
+from perdure.rl import learner
+from perdure.rl.feeds import Epochs, Replay
+from perdure.rl.nets import joined
+from perdure.rl.optim import Adam
+from perdure.worlds import probes
+from perdure.worlds.pure import physics
+
+DISCOUNT = 0.5
+TRUNCATED = 5
+"""The number of the world that pays 1 and is truncated at every step: worth 1 / (1 - discount)."""
+NAMES = tuple(probes.ladder())
+
+
+class Choice(NamedTuple):
+    """Which world, by its place in the ladder."""
+
+    which: Any = 0
+
+
+@component
+class Ladder:
+    """Steps every probe and shows the one chosen."""
+
+    continuous: bool = False
+
+    @property
+    def spec(self):
+        return probes.ConstantValue(self.continuous).spec
+
+    def task(self, **params):
+        return Choice(jnp.float32(params.get("which", 0)))
+
+    def reset(self, key, task):
+        worlds = self._worlds()
+        return _chosen([world.reset(key, world.task()) for world in worlds] + [self._still()], task)
+
+    def step(self, key, state, action, task):
+        steps = [world.step(key, state, action, world.task()) for world in self._worlds()]
+        after, obs = self._still()
+        yes, no = jnp.ones((), bool), jnp.zeros((), bool)
+        return _chosen([*steps, (after, obs, jnp.ones(()), no, yes)], task)
+
+    def _worlds(self):
+        return list(probes.ladder(self.continuous).values())
+
+    def _still(self):
+        body = jnp.zeros(1, jnp.float32)
+        return physics.begin(body), body
+
+
+def agent(name: str) -> Any:
+    """An agent that learns a probe in two thousand steps."""
+    adam = Adam(learning_rate=1e-2)
+    replay = Replay(capacity=2_000, batch_size=32, learning_starts=64, ratio=0.25)
+    if name.startswith("ppo"):
+        return PPO(feed=Epochs(epochs=4, minibatches=2), hidden=(16,), optimiser=adam, discount=DISCOUNT)
+    if name == "dqn":
+        return DQN(feed=replay, hidden=(16,), optimiser=adam, target_period=20, discount=DISCOUNT)
+    return SAC(
+        feed=replay, hidden=(16,), actor_optimiser=adam, critic_optimiser=adam, temperature=1e-3,
+        temperature_optimiser=Adam(learning_rate=1e-5), slow_rate=0.05, discount=DISCOUNT,
+    )  # fmt: skip
+
+
+def trained(name: str, which: int, steps: int = 4_096) -> tuple[Any, Any]:
+    """(trainer, agent state) after `steps` on the chosen world."""
+    continuous = name in ("sac", "ppo_continuous")
+    trainer = learner.trainer(agent(name), Ladder(continuous), n_envs=8, window_steps=8, total_steps=4_096)
+    made = learner.JaxLearner(trainer, (0,))
+    plan = RegimeSchedule((Segment("probe", "probe", 0, steps, {"which": float(which)}),))
+    state = made.init((0,))
+    while made.step(state) < steps:
+        state, _, _ = made.advance(state, plan, steps - made.step(state))
+    return trainer, jax.tree.map(lambda x: x[0], state.train.seeds.agent)
+
+
+def valued(trainer: Any, state: Any, observations: Any, actions: Any) -> np.ndarray:
+    """What the agent's critic says of the observations: of the best action, of those given, or of the state."""
+    nets = trainer.context(None).nets
+    obs = jnp.asarray(observations, jnp.float32)[:, None]
+    action = jnp.asarray(actions or [0.0] * len(obs), jnp.float32)[:, None]
+    output = nets["critic"].apply(state.params["critic"], joined(nets["critic"], obs, action))
+    if nets["critic"].members:
+        return np.asarray(output.min(0)[:, 0])
+    return np.asarray(output.max(-1))
+
+
+def chosen(trainer: Any, state: Any, observations: Any) -> np.ndarray:
+    """The greedy action at each observation."""
+    obs = jnp.asarray(observations, jnp.float32)[:, None]
+    return np.asarray(trainer.agent.act_greedy(state, obs, trainer.context(None))).reshape(len(obs))
+
+
+def _chosen(outcomes, task):
+    which = jnp.round(task.which).astype(jnp.int32)
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves])[which], *outcomes)
