@@ -84,6 +84,10 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
     prepare_jax()
     from perdure.rl import learner
 
+    if config.regime.provider == "environment":
+        raise ConfigError(
+            f"regime.provider is 'environment', but {config.environment.id} reports no regimes; list them in a schedule"
+        )
     reward = _reward(config)
     if reward is not None:
         reward.check(_info_keys(world), "reward.spec")
@@ -282,11 +286,10 @@ def prepare_jax() -> None:
 
 def _agent(config, spec):
     """The agent of a document, its networks tried, since a layer of no units shows in the building of them only."""
-    if config.rollout.total_steps > MOST_STEPS:
-        raise ConfigError(
-            f"rollout.total_steps is {config.rollout.total_steps}; compiled programs count in 32 bits, "
-            f"so at most {MOST_STEPS} can be asked for"
-        )
+    rollout = config.rollout
+    for place, steps in (("total_steps", rollout.total_steps), ("window_steps", rollout.window_steps * rollout.n_envs)):
+        if steps > MOST_STEPS:
+            raise ConfigError(f"rollout.{place} comes to {steps} steps; compiled programs count at most {MOST_STEPS:,}")
     cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
     agent = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
     try:

@@ -161,5 +161,5 @@ def test_the_environment_is_trusted_and_silence_ends_the_run():
 
 
 def test_a_misspelt_key_of_a_segment_is_named_with_its_place(build):
-    with pytest.raises(ConfigError, match=r"^regime\.segments\.0\.orign is not a key here"):
+    with pytest.raises(ConfigError, match=r"^regime\.segments\[0\]\.orign is not a key here"):
         build(Schedule, segments=[{"id": "a", "steps": 5, "orign": "b"}])

@@ -13,10 +13,10 @@ from perdure.agents.dqn import DQN
 from perdure.agents.ppo import PPO
 from perdure.agents.sac import SAC
 from perdure.core.component import component
+from perdure.core.extension import Extension
 from perdure.core.records import RegimeSchedule, Segment, Spec
 from perdure.rl import learner
 from perdure.rl.feeds import Epochs, Replay
-from perdure.rl.optim import Adam
 
 WINDOW = 16
 HIDDEN = (8, 8)
@@ -74,6 +74,44 @@ class Clockwork:
         return jnp.stack([place.t.astype(jnp.float32), place.mark])
 
 
+class Seen(NamedTuple):
+    """What a witness has seen."""
+
+    shifts: Any
+    calls: Any
+    draws: Any
+
+
+@component
+class Witness(Extension):
+    """Changes nothing and remembers: shifts, calls of post_update, and a sum of what its key drew."""
+
+    def init_state(self, agent_state, key, ctx):
+        return Seen(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jax.random.uniform(key))
+
+    def post_update(self, agent_state, state, ctx):
+        return agent_state, Seen(state.shifts + ctx.shift, state.calls + 1, state.draws + jax.random.uniform(ctx.key))
+
+    def eval_metrics(self, agent_state, state, ctx):
+        return {"witness/calls": state.calls.astype(jnp.float32)}
+
+
+@component
+class Bystander(Extension):
+    """Another that draws in the same phase."""
+
+    def init_state(self, agent_state, key, ctx):
+        return jax.random.uniform(key)
+
+    def post_update(self, agent_state, state, ctx):
+        return agent_state, state + jax.random.uniform(ctx.key)
+
+
+@component
+class Idle(Extension):
+    """Overrides nothing."""
+
+
 def agent(name: str, **kwargs: Any) -> Any:
     """A small ppo, dqn or sac; `feed_...` arguments go to its feed."""
     feed = {key.removeprefix("feed_"): kwargs.pop(key) for key in list(kwargs) if key.startswith("feed_")}
@@ -106,7 +144,8 @@ def schedule(*segments: Any, source: str = "none") -> RegimeSchedule:
     return RegimeSchedule(tuple(laid), source)
 
 
-STILL = schedule((1_000, 1.0))
+STILL = schedule((998, 1.0), (2, 1.0))
+"""Nothing changes; two segments, so that other schedules of two run through the same program."""
 
 
 def train(made_learner: Any, steps: int, plan: RegimeSchedule = STILL, state: Any = None, chunk: int | None = None):
@@ -138,8 +177,3 @@ def same(one: Any, other: Any) -> bool:
     """Whether two trees have equal leaves, bit for bit."""
     a, b = host(one), host(other)
     return a.keys() == b.keys() and all(a[path].tobytes() == b[path].tobytes() for path in a)
-
-
-def steady(name: str) -> Any:
-    """An optimiser that suits the probes."""
-    return Adam(learning_rate={"ppo": 1e-2, "dqn": 3e-3, "sac": 3e-3}[name])

@@ -31,7 +31,8 @@ class DQN:
 
     offers: ClassVar[frozenset[str]] = greedy.OFFERS | {"replay"}
     actions: ClassVar[frozenset[str]] = frozenset({"discrete"})
-    networks, init, act, act_greedy = greedy.networks, greedy.begin, greedy.act, greedy.act_greedy
+    networks, init, noise = greedy.networks, greedy.begin, greedy.noise
+    act, act_greedy = greedy.act, greedy.act_greedy
 
     def update(self, state, batch, ctx, extensions):
         critic = ctx.nets["critic"]

@@ -34,7 +34,8 @@ class PPO:
 
     offers: ClassVar[frozenset[str]] = clipped.OFFERS | {"discounted"}
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
-    networks, init, act, act_greedy = clipped.networks, clipped.begin, clipped.act, clipped.act_greedy
+    networks, init, noise = clipped.networks, clipped.begin, clipped.noise
+    act, act_greedy = clipped.act, clipped.act_greedy
 
     def prepare(self, state, rows, ctx, extensions):
         rows, metrics = clipped.label(self, state, rows, ctx, self.discount, extensions)

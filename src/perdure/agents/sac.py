@@ -36,7 +36,8 @@ class SAC:
 
     offers: ClassVar[frozenset[str]] = soft.OFFERS
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    networks, init, act, act_greedy = soft.networks, soft.begin, soft.act, soft.act_greedy
+    networks, init, noise = soft.networks, soft.begin, soft.noise
+    act, act_greedy = soft.act, soft.act_greedy
 
     def update(self, state, batch, ctx, extensions):
         next_key, actor_key, temperature_key = jax.random.split(ctx.key, 3)

@@ -32,12 +32,14 @@ def validate(file: options.Document, overrides: options.Overrides = None) -> Non
         config = load.sweep_of(document)
         for message in sweep.unseeded(config):
             options.say(f"warning: {message}")
-        for group in sweep.plan(config):
-            build.check(group.config)
+        groups = sweep.plan(config)
+        options.check(groups)
+        for group in groups:
             typer.echo(f"OK {group.name}: seeds {' '.join(map(str, group.seeds))}")
         return
     experiment = load.experiment_of(document)
-    build.check(experiment)
+    with load.located(document):
+        build.check(experiment)
     typer.echo(f"OK {file}: {experiment.run_id}, seeds {' '.join(map(str, experiment.run.seeds))}")
 
 

@@ -1,10 +1,12 @@
 """Arguments and options that several commands share, and how tables are printed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from perdure.core.errors import ConfigError
 
 Document = Annotated[
     Path, typer.Argument(metavar="FILE", help="A YAML, JSON or TOML document, or a run's folder.", show_default=False)
@@ -41,6 +43,17 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def check(groups: Iterable[Any]) -> None:
+    """Build everything that the runs of a sweep name, without training; errors open with the run's family and task."""
+    from perdure import build
+
+    for group in groups:
+        try:
+            build.check(group.config)
+        except ConfigError as error:
+            raise type(error)(f"families.{group.family} on {group.task}: {error}") from None
 
 
 def say(text: str) -> None:

@@ -34,9 +34,10 @@ def run(
     """
     from perdure.harness import load
 
-    config = load.experiment(file, overrides or ())
+    document = load.read(file, overrides or ())
+    config = load.experiment_of(document)
     build = _build()
-    with _resumable(f"perdure run {shlex.quote(str(config.folder))} --resume"):
+    with load.located(document), _resumable(f"perdure run {shlex.quote(str(config.folder))} --resume"):
         result = build.run_experiment(config, trace_path=trace, export_dir=export_to, resume=resume, progress=not quiet)
     if not quiet:
         folder = shlex.quote(str(result.folder))
@@ -96,9 +97,7 @@ def sweep(
         typer.echo(options.table(*layout.table(groups)))
         typer.echo(f"{len(groups)} run(s), {sum(group.total_steps for group in groups):,} environment steps")
         return
-    build = _build()
-    for group in layout.plan(config):
-        build.check(group.config)
+    options.check(layout.plan(config))
     changes = [part for value in overrides or () for part in ("--set", value)]
     with _resumable(shlex.join(["perdure", "sweep", str(file), *changes, "--resume"])):
         outcomes = runner.run_sweep(config, executor=executor, workers=workers, resume=resume, say=options.say)

@@ -78,11 +78,10 @@ class RolloutCollector:
         """Steps done in the whole run, over all copies."""
         self.run: dict[str, Any] = capabilities.describe_run(envs[0])
         """Provenance, as the environment gives it."""
-        self._window, self._begun, self._label = 0, False, ""
+        self._window, self._begun, self._label, self._clock = 0, False, "", time.monotonic()
         self._applied: Mapping[str, float] | None = None
         self._told: tuple[str, str] | None = None
         self._info: Mapping[str, Any] = {}
-        self._clock = time.monotonic()
 
     @property
     def n_envs(self) -> int:
@@ -243,8 +242,8 @@ class RolloutCollector:
         with worldstate.failing(f"step {self.step_index}, environment {lane.index}", lane.env):
             after, reward, terminated, truncated, info = lane.env.step(action)
             reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
-            if not isinstance(info, Mapping):
-                raise TypeError(f"its info is a {type(info).__name__}, not a mapping")
+            if info is None:
+                raise TypeError("its info is None, not a mapping")
         lane.observation, lane.over, self._info = after, terminated, info
         self.step_index += 1
         if self.auto_reset and (terminated or truncated):
@@ -296,6 +295,5 @@ class RolloutCollector:
             raise RunFailed(f"step {step}, environment {lane.index}: {error}") from None
         if own is None or origin is None:
             return self._labels.at(step, info)
-        changed = own != self._label or (reported and lane.index == 0)
-        self._label = own
+        changed, self._label = own != self._label or (reported and lane.index == 0), own
         return RegimeState(own, changed, origin)

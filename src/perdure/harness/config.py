@@ -62,8 +62,7 @@ class ExperimentConfig(Section):
         """The directory's name: the given one, or task, algorithm and six digits of the hash."""
         if self.run.run_id is not None:
             return self.run.run_id
-        task, algorithm = (re.sub(r"[^\w.-]+", "-", name) for name in (self.task.split("/")[-1], self.algorithm_id))
-        return f"{task.strip('-.')}-{algorithm.strip('-.')}-{self.config_hash()[:6]}"
+        return f"{_word(self.task.split('/')[-1])}-{_word(self.algorithm_id)}-{self.config_hash()[:6]}"
 
     @property
     def folder(self) -> Path:
@@ -103,3 +102,8 @@ class ExperimentConfig(Section):
         return {
             name: {key: value for key, value in section.items() if value is not None} for name, section in given.items()
         }
+
+
+def _word(name: str) -> str:
+    """A name as part of a folder's name: plain letters and digits, and never nothing."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)[:60].strip("-.") or "x"

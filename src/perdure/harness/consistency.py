@@ -118,6 +118,10 @@ def _check_provider_keys(
         if others:
             provider = f"provider {config.regime.provider!r} has no such field; it belongs to: {', '.join(others)}"
             raise ConfigError(f"{place}.{key} is given, but {provider} (set regime.provider)")
+        meant = nearest(key, {field for name in registry.names("regimes") for field in provider_fields(name)})
+        if meant.startswith("did you mean") and not nearest(key, own).startswith("did you mean"):
+            shown = mistakes.shown(value)
+            raise ConfigError(f"{place}.{key} ({shown}) is not a key here; {meant} (and set regime.provider)")
         raise mistakes.unknown_key(place, key, value, type(config), own)
 
 

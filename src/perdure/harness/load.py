@@ -1,7 +1,8 @@
 """Document files to experiments and sweeps, with `--set` overrides and the file's line in every error."""
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -38,14 +39,16 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> Document:
     missing file, broken syntax, a key that stands twice, a value that is not plain.
     """
     file = Path(path)
-    values, marks = _of_run(file) if (file / "run.json").is_file() else syntax.parse(_text(file), file)
+    values, marks = _of_run(file) if _is_run(file) else syntax.parse(_text(file), file)
     if values is None:
         raise ConfigError(
             f"{file} is empty; an experiment begins with a line such as 'environment: {{id: perdure/cartpole}}'"
         )
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds {mistakes.shown(values)}, not a mapping of sections")
-    document = Document(_located(marks, str(file), mistakes.plain, values, ""), str(file), marks)
+    document = Document(cast("dict[str, Any]", values), str(file), marks)
+    with located(document):
+        document = document._replace(values=mistakes.plain(document.values, ""))
     for override in overrides:
         document = _override(document, override)
     return document
@@ -60,7 +63,8 @@ def experiment_of(document: Document) -> ExperimentConfig:
     """The experiment of a document already read."""
     if document.is_sweep:
         raise ConfigError(f"{document.source} is a sweep (it has base or families); run it with: perdure sweep")
-    return _located(document.marks, document.source, ExperimentConfig.from_document, document.values)
+    with located(document):
+        return ExperimentConfig.from_document(document.values)
 
 
 def sweep(path: str | Path, overrides: Iterable[str] = ()) -> SweepConfig:
@@ -75,7 +79,15 @@ def sweep_of(document: Document) -> SweepConfig:
     values = dict(document.values)
     if isinstance(values.get("base"), str):
         values["base"] = read(Path(document.source).parent / values["base"]).values
-    return _located(document.marks, document.source, SweepConfig.from_document, values)
+    with located(document):
+        return SweepConfig.from_document(values)
+
+
+def _is_run(file: Path) -> bool:
+    try:
+        return (file / "run.json").is_file()
+    except OSError as error:
+        raise ConfigError(f"{mistakes.shown(str(file))} cannot be read: {error.strerror}; check the path") from None
 
 
 def _of_run(folder: Path) -> tuple[Any, dict[str, str]]:
@@ -87,11 +99,13 @@ def _of_run(folder: Path) -> tuple[Any, dict[str, str]]:
     return {**config, "run": {**mapping(config.get("run")), **here}}, {}
 
 
-def _located(marks: Mapping[str, str], source: str, call: Callable[..., Any], *arguments: Any) -> Any:
+@contextlib.contextmanager
+def located(document: Document) -> Generator[None]:
+    """Open every ConfigError that leaves the block with the line of `document` that it is about, else its file."""
     try:
-        return call(*arguments)
+        yield
     except ConfigError as error:
-        where = _mark(marks, str(error)) or source
+        where = _mark(document.marks, str(error)) or document.source
         raise type(error)(f"{where}: {error}") from None
 
 
@@ -114,8 +128,9 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file} does not exist; {nearest(file.name, siblings)}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}; check the path and its permissions") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file} cannot be read: {why}; check the path and its permissions") from None
 
 
 def _override(document: Document, override: str) -> Document:
@@ -138,7 +153,8 @@ def _written(part: Any, steps: list[int | str], value: Any, label: str) -> Any:
     if isinstance(part, list):
         entries = cast("list[Any]", part)
         if not isinstance(step, int) or step >= len(entries):
-            raise ConfigError(f"{label}: the list has entries [0] to [{len(entries) - 1}], not {step!r}")
+            held = f"has entries [0] to [{len(entries) - 1}], not" if entries else "is empty and has no"
+            raise ConfigError(f"{label}: the list {held} {step!r}; write the whole list to add one")
         return [_written(entry, rest, value, label) if i == step else entry for i, entry in enumerate(entries)]
     if isinstance(step, int) or not (part is None or isinstance(part, dict)):
         raise ConfigError(f"{label}: {step!r} cannot be set inside {mistakes.shown(part)}; check the path")

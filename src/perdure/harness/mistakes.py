@@ -8,22 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from perdure.core import registry
+from perdure.core import component, registry
 from perdure.core.errors import ConfigError, PerdureError, nearest
-
-_WORDS = {
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "dict_type": "must be a mapping of keys to values",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "list_type": "must be a list",
-    "model_type": "must be a mapping of keys to values",
-    "string_too_short": "must not be empty",
-    "string_type": "must be text",
-    "too_short": "must not be empty",
-    "tuple_type": "must be a list",
-}
 
 
 def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> PerdureError:
@@ -38,8 +24,7 @@ def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> 
         return unknown_key(dotted(problem["loc"][:-1], place), str(problem["loc"][-1]), problem["input"], model)
     if problem["type"] == "missing":
         return ConfigError(f"{where} is missing; give it a value")
-    words = _WORDS.get(problem["type"], problem["msg"].removeprefix("Value error, ").replace("Input should", "must"))
-    return ConfigError(f"{where} is {shown(problem['input'])}; it {words}")
+    return ConfigError(f"{where} is {shown(problem['input'])}; it {component.phrase(problem)}")
 
 
 def unknown_key(

@@ -187,7 +187,7 @@ class EvaluationConfig(Section):
 class RunConfig(Section):
     """Seeds, names and places."""
 
-    seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Annotated[Whole, Field(ge=0, lt=10**18)], ...] = Field(default=(0,), min_length=1)
     """Independent repetitions, trained in one program; `seed: n` is short for `seeds: [n]`."""
     output_dir: str = Field(default="runs", min_length=1)
     """Folder that receives the run's directory."""
@@ -215,8 +215,15 @@ class RunConfig(Section):
     @field_validator("run_id")
     @classmethod
     def _folder_form(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"\w[\w.-]*", value, re.ASCII):
-            raise ValueError("must be a folder's name of letters, digits, '_', '-' and '.'")
+        if value is not None and not re.fullmatch(r"\w[\w.-]{0,199}", value, re.ASCII):
+            raise ValueError("must be a folder's name of at most 200 letters, digits, '_', '-' and '.'")
+        return value
+
+    @field_validator("output_dir")
+    @classmethod
+    def _path_form(cls, value: str) -> str:
+        if "\0" in value:
+            raise ValueError("must be a path without null characters")
         return value
 
     @property

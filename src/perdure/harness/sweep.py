@@ -27,7 +27,7 @@ class SweepConfig(Section):
     tasks: dict[str, Kwargs] | None = None
     """Name -> what it changes in `base`. A bare list of names names environments where `base` has no
     environment.id, and otherwise only labels, so that two of them would be the same experiment."""
-    seeds: tuple[Annotated[Whole, Field(ge=0)], ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Annotated[Whole, Field(ge=0, lt=10**18)], ...] = Field(default=(0,), min_length=1)
     """Seeds of every family on every task; they win over base.run.seeds."""
     grid: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted path -> values; every combination makes families of its own."""

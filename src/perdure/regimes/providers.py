@@ -102,6 +102,8 @@ class Schedule(Scheduled):
             place = f"segments[{position}]"
             if piece.steps <= 0:
                 raise ConfigError(f"{place}.steps is {piece.steps}; a segment needs at least one step")
+            if not piece.id:
+                raise ConfigError(f"{place}.id is empty; a segment needs a name")
             origin = _root(piece, origins, place)
             if origin not in params:
                 params[origin] = piece.params

@@ -45,12 +45,18 @@ def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     return fit.AgentState(params, {"policy": agent.optimiser.init(params)})
 
 
+def noise(agent: Any, key: jax.Array, rows: int, spec: Spec) -> jax.Array:
+    """[rows, actions]: Gumbel numbers (the largest sum with the logits is a sample), or Normal ones."""
+    draw = jax.random.gumbel if spec.discrete else jax.random.normal
+    return draw(key, (rows, spec.action_dim))
+
+
 def act(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> tuple[jax.Array, tuple[()]]:
     """A sampled action. Its log-probability is found for the whole window at once in `label`."""
     output = ctx.nets["actor"].apply(state.params["actor"], obs)
     if ctx.spec.discrete:
-        return jax.random.categorical(ctx.key, output).astype(jnp.int32), ()
-    return output + jnp.exp(state.params["log_std"]) * jax.random.normal(ctx.key, output.shape), ()
+        return (output + ctx.noise).argmax(-1).astype(jnp.int32), ()
+    return output + jnp.exp(state.params["log_std"]) * ctx.noise, ()
 
 
 def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> jax.Array:

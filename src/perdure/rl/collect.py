@@ -3,6 +3,7 @@
 Suffixes: T steps of a window, N environment copies, B rows.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from perdure.rl.ops import moments
 from perdure.rl.phases import Batch, Proposal
 
 FIRST = 0xFFFFFFFF
+COLUMNS = ("reward", "terminated", "truncated", "action")
 
 
 class SeedNumbers(NamedTuple):
@@ -65,7 +67,24 @@ class Record(NamedTuple):
     """In world units, as it was executed."""
     components: dict[str, jax.Array]
     alarm: jax.Array
-    """[..., T] whether the detector fired."""
+    """[..., T] whether the detector fired; () without one."""
+
+    def without(self, rows: Batch) -> "Record":
+        """The line without the columns that the rows hold already; they become ()."""
+        return self._replace(**{name: () for name in COLUMNS if getattr(self, name) is getattr(rows, name)})
+
+    def completed(self, rows: Batch) -> "Record":
+        """What `without` shortened, whole again."""
+        return self._replace(**{name: getattr(rows, name) for name in COLUMNS if isinstance(getattr(self, name), tuple)})
+
+
+class Draws(NamedTuple):
+    """The random numbers that acting needs; drawn for a whole window at once, which costs a step nothing."""
+
+    own: Any
+    """What the agent's `noise` gave."""
+    uniform: Any
+    """[N] uniformly random actions, or () for agents that never warm up."""
 
 
 class Plan(NamedTuple):
@@ -73,7 +92,7 @@ class Plan(NamedTuple):
 
     task: Any
     weights: jax.Array
-    act_key: jax.Array
+    draws: "Draws"
     step_keys: jax.Array
     fresh: Any
     """(state, obs) with which a copy whose episode ends here goes on: [T, N]."""
@@ -137,24 +156,26 @@ def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedul
     t_T = clock.t + jnp.arange(trainer.window_steps, dtype=jnp.int32)
     task_T, weights_T = schedules.at(schedule, t_T * trainer.n_envs)
     fold_T = jax.vmap(jax.random.fold_in, (None, 0))
-    act_key_T = fold_T(keys.exploration, t_T)
+    draws_T = jax.vmap(lambda key: draw(trainer, key))(fold_T(keys.exploration, t_T))
     lane_key_TN = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, t))(t_T)
     pair_TN2 = jax.vmap(jax.vmap(jax.random.split))(lane_key_TN)
     fresh_TN = jax.vmap(jax.vmap(trainer.world.reset, (0, None)))(pair_TN2[..., 1], task_T)
-    return Plan(task_T, weights_T, act_key_T, pair_TN2[..., 0], fresh_TN)
+    return Plan(task_T, weights_T, draws_T, pair_TN2[..., 0], fresh_TN)
 
 
 def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
     """Act in every copy once: the seed after it, the rows to learn from and the line of the trace."""
     lanes, spec = seed.lanes, trainer.world.spec
-    proposal, aux, extensions = propose(trainer, seed, lanes.obs, trainer.context(clock, key=moment.act_key))
+    proposal, aux, extensions = propose(trainer, seed, lanes.obs, moment.draws, clock)
     taken = executed(spec, proposal.action)
     env, next_obs, _, terminated, truncated, *_ = outcome = jax.vmap(trainer.world.step, (0, 0, 0, None))(
         moment.step_keys, lanes.env, taken, moment.task
     )
     memory, reward, components = rewarded(trainer, lanes.memory, moment.weights, taken, outcome)
     done = terminated | truncated
-    rows = Batch(lanes.obs, proposal.action, reward + proposal.bonus, terminated | proposal.end, truncated, next_obs, aux)
+    rows = Batch(lanes.obs, proposal.action, reward, terminated, truncated, next_obs, aux)
+    if proposal.mask is not None:
+        rows = rows._replace(reward=reward + proposal.bonus, terminated=terminated | proposal.end)
 
     fresh_env, fresh_obs = moment.fresh
     following = Lanes(env, next_obs, memory, lanes.score)
@@ -163,7 +184,9 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
         following = following._replace(score=lanes.score + reward)
     detector, alarm = _watched(trainer, seed.detector, following.score, reward, done)
     lanes = jax.tree.map(lambda a, b: _where(done, a, b), beginning, following)
-    seed = seed._replace(lanes=lanes, extensions=extensions, detector=detector, shift=seed.shift | alarm)
+    seed = seed._replace(lanes=lanes, extensions=extensions, detector=detector)
+    if trainer.detector:
+        seed = seed._replace(shift=seed.shift | alarm)
     return seed, rows, Record(reward, terminated, truncated, taken, components, alarm)
 
 
@@ -180,40 +203,44 @@ def executed(spec: Any, action: jax.Array) -> jax.Array:
     return jnp.where(bounded, (high + low) / 2 + (high - low) / 2 * clipped, jnp.clip(clipped, low, high))
 
 
-def blank(trainer: Any, seed: Any, window: Plan, clock: Any) -> tuple[Batch, Any]:
-    """Zeroed buffers for the rows and the trace of a window: [T, N] each."""
+def brief_step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
+    """`step`, the line without what the rows hold."""
+    seed, rows, line = step(trainer, seed, moment, clock)
+    return seed, rows, line.without(rows)
+
+
+def blank(take: Callable, trainer: Any, seed: Any, window: Plan, clock: Any) -> tuple[Batch, Any]:
+    """Zeroed buffers for the rows and the trace of a window, as `step` or `brief_step` gives them: [T, N] each."""
     moment = jax.tree.map(lambda x: x[0], window)
-    _, rows, line = jax.eval_shape(lambda: step(trainer, seed, moment, clock))
+    _, rows, line = jax.eval_shape(lambda: take(trainer, seed, moment, clock))
     zeros = lambda x: jnp.zeros((trainer.window_steps, *x.shape), x.dtype)
     return jax.tree.map(zeros, rows), jax.tree.map(zeros, line)
 
 
-def propose(trainer: Any, seed: Any, obs: jax.Array, ctx: Any) -> tuple[Proposal, Any, Any]:
+def draw(trainer: Any, key: jax.Array) -> Draws:
+    """The random numbers for one action of every copy."""
+    spec, n_envs = trainer.world.spec, trainer.n_envs
+    own = trainer.agent.noise(key, n_envs, spec)
+    if trainer.on_policy or trainer.agent.feed.learning_starts == 0:
+        return Draws(own, ())
+    if spec.discrete:
+        return Draws(own, jax.random.randint(key, (n_envs,), 0, spec.action_dim))
+    return Draws(own, jax.random.uniform(key, (n_envs, spec.action_dim), minval=-1.0, maxval=1.0))
+
+
+def propose(trainer: Any, seed: Any, obs: jax.Array, draws: Draws, clock: Any) -> tuple[Proposal, Any, Any]:
     """The action for each copy in agent units, what the agent keeps of it, and the extensions after it.
 
     Replay agents act uniformly while they warm up; an extension's proposal still takes its place.
     """
-    seen = seed.normaliser.look(trainer, obs)
-    action, aux = _own_action(trainer, seed.agent, seen, ctx)
+    seen, ctx = seed.normaliser.look(trainer, obs), trainer.context(clock, noise=draws.own)
+    action, aux = trainer.agent.act(seed.agent, seen, ctx)
+    if not isinstance(draws.uniform, tuple):
+        action = jnp.where(ctx.step < trainer.agent.feed.learning_starts, draws.uniform, action)
     if seed.extensions.uses("action") or seed.extensions.uses("transform_action"):
         proposal, extensions = seed.extensions.act(seed.agent, seen, action, ctx)
         return proposal, aux, extensions
     return Proposal(action, None, 0.0, False), aux, seed.extensions
-
-
-def _own_action(trainer, agent_state, seen, ctx):
-    act = lambda: trainer.agent.act(agent_state, seen, ctx)
-    if trainer.on_policy or trainer.agent.feed.learning_starts == 0:
-        return act()
-    shapes = jax.eval_shape(act)
-
-    def uniform():
-        action, aux = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        if ctx.spec.discrete:
-            return jax.random.randint(ctx.key, action.shape, 0, ctx.spec.action_dim, action.dtype), aux
-        return jax.random.uniform(ctx.key, action.shape, action.dtype, -1.0, 1.0), aux
-
-    return jax.lax.cond(ctx.step < trainer.agent.feed.learning_starts, uniform, act)
 
 
 def _no_score(trainer):
@@ -242,7 +269,7 @@ def rewarded(trainer: Any, memory: Any, weights: Any, action: jax.Array, outcome
 def _watched(trainer, detector, score_N, reward_N, done_N):
     """The detector after this step: it is shown finished returns, or rewards where episodes never end."""
     if trainer.detector is None:
-        return detector, jnp.zeros((), bool)
+        return detector, ()
     if trainer.world.spec.episodic:
         count = done_N.sum()
         signal, present = jnp.where(done_N, score_N, 0.0).sum() / jnp.maximum(count, 1), count > 0

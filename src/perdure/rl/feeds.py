@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from perdure.core.component import component
 from perdure.core.errors import ConfigError
-from perdure.rl.ops import shuffle
+from perdure.rl.ops import buffers, shuffle
 from perdure.rl.phases import Batch, Clock
 
 
@@ -55,8 +55,7 @@ class Replay:
         n_envs = rows_N.reward.shape[0]
         slots = ring.rows.reward.shape[0] // n_envs
         start = (t % slots) * n_envs
-        put = lambda store, rows: jax.lax.dynamic_update_slice_in_dim(store, rows, start, axis=0)
-        return Ring(jax.tree.map(put, ring.rows, rows_N))
+        return Ring(jax.tree.map(lambda store, rows: buffers.put(store, rows, start), ring.rows, rows_N))
 
     def sample(self, ring: Ring, written, key) -> Batch:
         """`batch_size` rows drawn uniformly, with replacement, from those written so far."""

@@ -48,10 +48,15 @@ def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     return fit.AgentState(params, {"critic": agent.optimiser.init(params)}, slow=params)
 
 
+def noise(agent: Any, key: jax.Array, rows: int, spec: Spec) -> jax.Array:
+    """[2, rows] uniform numbers: which action, and whether to take it."""
+    return jax.random.uniform(key, (2, rows))
+
+
 def act(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> tuple[jax.Array, tuple[()]]:
     """The best action, or a uniform one with the present epsilon."""
     q_BA = ctx.nets["critic"].apply(state.params["critic"], obs)
-    return policies.epsilon_greedy(q_BA, ctx.key, agent.epsilon.at(ctx.fraction)), ()
+    return policies.epsilon_greedy(q_BA, ctx.noise, agent.epsilon.at(ctx.fraction)), ()
 
 
 def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> jax.Array:

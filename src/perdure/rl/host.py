@@ -138,16 +138,17 @@ def _begin(trainer, numbers, clock):
     seed = loop.begin(trainer, numbers, clock)
     spec, n_envs = trainer.world.spec, trainer.n_envs
     obs, no = jnp.zeros((n_envs, *spec.obs_shape)), jnp.zeros(n_envs, bool)
-    action, aux = jax.eval_shape(lambda: trainer.agent.act(seed.agent, obs, trainer.context(clock, key=seed.keys.policy)))
+    draws = collect.draw(trainer, seed.keys.exploration)
+    proposal, aux, _ = jax.eval_shape(lambda: collect.propose(trainer, seed, obs, draws, clock))
     blank = lambda x: jnp.zeros(x.shape, x.dtype)
-    rows = Batch(obs, blank(action), jnp.zeros(n_envs), no, no, obs, jax.tree.map(blank, aux))
+    rows = Batch(obs, blank(proposal.action), jnp.zeros(n_envs), no, no, obs, jax.tree.map(blank, aux))
     return loop.with_stores(trainer, seed, rows)
 
 
 @partial(jax.jit, static_argnames="trainer")
 def _act(trainer, seed, clock, obs):
     key = jax.random.fold_in(seed.keys.exploration, clock.t)
-    proposal, _, extensions = collect.propose(trainer, seed, obs, trainer.context(clock, key=key))
+    proposal, _, extensions = collect.propose(trainer, seed, obs, collect.draw(trainer, key), clock)
     return proposal.action, collect.executed(trainer.world.spec, proposal.action), extensions
 
 

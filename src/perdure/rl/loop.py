@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import collect, schedule as schedules
 from perdure.rl.feeds import Epochs, Ring
+from perdure.rl.ops import buffers
 from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, merged
 
 RECENT_ROWS = 256
@@ -95,7 +96,7 @@ def advance(
 def _begin(trainer, numbers, schedule, clock):
     seed = begin(trainer, numbers, clock)
     seed = seed._replace(lanes=collect.first_lanes(trainer, seed.keys, schedule))
-    rows_TN, _ = collect.blank(trainer, seed, collect.plan(trainer, seed.keys, clock, schedule), clock)
+    rows_TN, _ = collect.blank(collect.step, trainer, seed, collect.plan(trainer, seed.keys, clock, schedule), clock)
     return with_stores(trainer, seed, jax.tree.map(lambda x: x[0], rows_TN))
 
 
@@ -121,16 +122,16 @@ def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
     full = jnp.int32(trainer.window_steps)
     _, _, record, metrics = jax.eval_shape(partial(one_round, trainer), seed, clock, schedule, full)
     stack = lambda x: jnp.zeros((trainer.chunk_rounds, *x.shape), x.dtype)
-    buffers = jax.tree.map(stack, (record, metrics))
+    stacks = jax.tree.map(stack, (record, metrics))
 
     def body(carry):
-        index, seed, clock, buffers = carry
+        index, seed, clock, stacks = carry
         length = jnp.where(index == rounds - 1, last_length, full)
         seed, clock, *result = one_round(trainer, seed, clock, schedule, length)
-        put = lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, index, 0)
-        return index + 1, seed, clock, jax.tree.map(put, buffers, tuple(result))
+        put = lambda whole, part: buffers.put_one(whole, part, index)
+        return index + 1, seed, clock, jax.tree.map(put, stacks, tuple(result))
 
-    start = (jnp.int32(0), seed, clock, buffers)
+    start = (jnp.int32(0), seed, clock, stacks)
     _, seed, clock, (record, metrics) = jax.lax.while_loop(lambda carry: carry[0] < rounds, body, start)
     return (seed, clock), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), record), metrics
 
@@ -138,16 +139,17 @@ def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
 def _on_policy_round(trainer, seed, clock, schedule, length):
     """A whole window, then its updates; a window that is cut short is recorded and trains nothing."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
-    rows_TN, record = collect.blank(trainer, seed, plan, clock)
+    rows_TN, record = collect.blank(collect.brief_step, trainer, seed, plan, clock)
 
     def step(index, carry):
         seed, rows_TN, record = carry
         moment = clock._replace(t=clock.t + index)
-        seed, rows_N, line = collect.step(trainer, seed, jax.tree.map(lambda x: x[index], plan), moment)
-        put = lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, index, 0)
+        seed, rows_N, line = collect.brief_step(trainer, seed, jax.tree.map(lambda x: x[index], plan), moment)
+        put = lambda buffer, x: buffers.put_one(buffer, x, index)
         return seed, jax.tree.map(put, rows_TN, rows_N), jax.tree.map(put, record, line)
 
     seed, rows_TN, record = jax.lax.fori_loop(0, length, step, (seed, rows_TN, record))
+    record = record.completed(rows_TN)
     clock = clock._replace(t=clock.t + length)
     metrics = jax.eval_shape(partial(learn_window, trainer), seed, rows_TN, clock)[1]
     missing = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), metrics)
@@ -210,14 +212,14 @@ def _recent(rows_TN, trainer):
 def _off_policy_round(trainer, seed, clock, schedule, length):
     """Step, store, update; a window is just how many of these are done before the host looks."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
-    _, record = collect.blank(trainer, seed, plan, clock)
+    _, record = collect.blank(collect.step, trainer, seed, plan, clock)
     sums = no_metrics(trainer, seed, clock)
     first = clock.updates
 
     def step(index, carry):
         seed, clock, record, sums = carry
         seed, rows_N, line = collect.step(trainer, seed, jax.tree.map(lambda x: x[index], plan), clock)
-        put = lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, index, 0)
+        put = lambda buffer, x: buffers.put_one(buffer, x, index)
         seed, clock, sums = store_and_update(trainer, seed, clock, rows_N, sums)
         return seed, clock, jax.tree.map(put, record, line), sums
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from perdure.core.component import component
 from perdure.core.errors import ConfigError, nearest
+from perdure.rl.ops import products
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -95,10 +96,10 @@ class Network:
         activation = ACTIVATIONS[self.activation]
         outputs = []
         for layer in params[:-1]:
-            x = _product(x, layer["w"], self.precision) + layer["b"]
+            x = products.dense(x, layer["w"], self.precision) + layer["b"]
             x = activation(_standardise(x) if self.layer_norm else x)
             outputs.append(x)
-        return [*outputs, _product(x, params[-1]["w"], self.precision) + params[-1]["b"]]
+        return [*outputs, products.dense(x, params[-1]["w"], self.precision) + params[-1]["b"]]
 
 
 def orthogonal(key: jax.Array, fan_in: int, fan_out: int, gain: float) -> jax.Array:
@@ -112,12 +113,6 @@ def orthogonal(key: jax.Array, fan_in: int, fan_out: int, gain: float) -> jax.Ar
 def joined(network: Network, obs: jax.Array, action: jax.Array) -> jax.Array:
     """The input of a network that reads `obs` [B, D] or both `obs` and `action` [B, A]."""
     return obs if network.reads == "obs" else jnp.concatenate([obs, action], axis=-1)
-
-
-def _product(x, w, precision):
-    if precision == "bfloat16":
-        return jnp.matmul(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
-    return x @ w
 
 
 def _standardise(x):

@@ -57,6 +57,8 @@ class Context(NamedTuple):
     n_envs: int
     clock: Clock
     key: Any = None
+    noise: Any = None
+    """In act: what the agent's `noise` drew for this step."""
     shift: Any = False
     """In post_update: whether the boundary source reported a shift since the last one."""
     recent: Any = None

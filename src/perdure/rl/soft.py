@@ -52,9 +52,14 @@ def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     return fit.AgentState(params, opt, slow=part("critic"))
 
 
+def noise(agent: Any, key: jax.Array, rows: int, spec: Spec) -> jax.Array:
+    """[rows, dimensions] standard Normal numbers."""
+    return jax.random.normal(key, (rows, spec.action_dim))
+
+
 def act(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> tuple[jax.Array, tuple[()]]:
     """A sampled action in (-1, 1)."""
-    return policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], obs), ctx.key)[0], ()
+    return policies.squashed(ctx.nets["actor"].apply(state.params["actor"], obs), ctx.noise)[0], ()
 
 
 def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) -> jax.Array:

@@ -92,12 +92,13 @@ def test_the_clipped_surrogate_pushes_only_where_the_policy_may_still_move(ratio
 
 def test_epsilon_greedy_mixes_the_best_action_with_uniform_ones():
     q = jnp.tile(jnp.array([[0.0, 3.0, 1.0]]), (30_000, 1))
-    share = np.bincount(policies.epsilon_greedy(q, KEY, 0.3), minlength=3) / 30_000
+    share = np.bincount(policies.epsilon_greedy(q, jax.random.uniform(KEY, (2, 30_000)), 0.3), minlength=3) / 30_000
     np.testing.assert_allclose(share, [0.1, 0.8, 0.1], atol=0.01)
 
 
 def test_epsilon_zero_is_greedy_and_one_is_uniform():
     q = jnp.tile(jnp.array([[0.0, 3.0, 1.0]]), (9_000, 1))
-    assert (policies.epsilon_greedy(q, KEY, 0.0) == 1).all()
-    counts = np.bincount(policies.epsilon_greedy(q, KEY, 1.0), minlength=3)
+    uniform = jax.random.uniform(KEY, (2, 9_000))
+    assert (policies.epsilon_greedy(q, uniform, 0.0) == 1).all()
+    counts = np.bincount(policies.epsilon_greedy(q, uniform, 1.0), minlength=3)
     assert stats.chisquare(counts).pvalue > 0.001

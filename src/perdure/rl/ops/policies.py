@@ -10,14 +10,18 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def squashed_gaussian(packed_BD: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sample tanh(Normal) in (-1, 1) and its log-probability summed over dimensions.
+    """Sample tanh(Normal) in (-1, 1) and its log-probability summed over dimensions; see `squashed`."""
+    return squashed(packed_BD, jax.random.normal(key, (*packed_BD.shape[:-1], packed_BD.shape[-1] // 2)))
+
+
+def squashed(packed_BD: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The action in (-1, 1) that standard Normal `noise` makes, and its log-probability summed over dimensions.
 
     `packed_BD` holds mean and log standard deviation side by side; the latter is clipped to
     `LOG_STD_RANGE`. Haarnoja et al., 2018 (arXiv:1812.05905), appendix C.
     """
     mean, log_std = jnp.split(packed_BD, 2, axis=-1)
     log_std = jnp.clip(log_std, *LOG_STD_RANGE)
-    noise = jax.random.normal(key, mean.shape)
     raw = mean + jnp.exp(log_std) * noise
     log_prob = -0.5 * jnp.square(noise) - log_std - HALF_LOG_TWO_PI
     # log(1 - tanh(x)^2) in the form that does not underflow for large |x|.
@@ -59,8 +63,7 @@ def clipped_surrogate(ratio_B: jax.Array, advantage_B: jax.Array, clip: float) -
     return -jnp.minimum(ratio_B * advantage_B, bounded * advantage_B).mean()
 
 
-def epsilon_greedy(q_BA: jax.Array, key: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """The best action, or with probability `epsilon` a uniform one: [B]."""
-    uniform_2B = jax.random.uniform(key, (2, *q_BA.shape[:-1]))
+def epsilon_greedy(q_BA: jax.Array, uniform_2B: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """The best action, or with probability `epsilon` a uniform one: [B]; `uniform_2B` lies in [0, 1)."""
     random_B = jnp.floor(uniform_2B[0] * q_BA.shape[-1]).astype(jnp.int32)
     return jnp.where(uniform_2B[1] < epsilon, random_B, q_BA.argmax(-1).astype(jnp.int32))

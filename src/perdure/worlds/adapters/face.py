@@ -127,8 +127,9 @@ class WorldEnv(gymnasium.Env):
     def _legal(self, action: Any) -> Any:
         if isinstance(self.action_space, gymnasium.spaces.Box):
             return np.clip(np.asarray(action, np.float32), self.action_space.low, self.action_space.high)
-        if not 0 <= action < self.action_space.n:
-            raise PerdureError(f"{self._name}: action is {action!r}; it has the actions 0 to {self.action_space.n - 1}")
+        count = self.world.spec.action_dim
+        if not 0 <= action < count:
+            raise PerdureError(f"{self._name}: action is {action!r}; it has the actions 0 to {count - 1}")
         return np.int32(action)
 
 
