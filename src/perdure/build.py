@@ -90,7 +90,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         )
     reward = _reward(config)
     if reward is not None:
-        reward.check(_info_keys(world), "reward.spec")
+        _check_reward(reward, world)
     trainer = learner.trainer(
         _agent(config, world.spec),
         world,
@@ -370,36 +370,53 @@ def _called(factory, kwargs, offered, place):
     return factory(**kwargs, **wanted)
 
 
-def _info_keys(world):
-    """What reward components may read of a pure world."""
+def _check_reward(reward, world):
+    """Refuse a reward that reads what a pure world does not give, or more than a number; nothing is computed."""
     import jax
+    import jax.numpy as jnp
 
-    task, key = world.task(), jax.random.key(0)
-    state, _ = world.reset(key, task)
-    action = 0 if world.spec.discrete else jax.numpy.zeros(world.spec.action_dim)
-    _, *_, last = jax.eval_shape(world.step, key, state, action, task)
-    return {"obs", "env_reward", "terminated", "truncated", *(last if isinstance(last, Mapping) else ())}
+    def one(key):
+        task, no = world.task(), jnp.zeros((), bool)
+        state, first = world.reset(key, task)
+        action = jnp.int32(0) if world.spec.discrete else jnp.zeros(world.spec.action_dim)
+        _, obs, given, terminated, truncated, *info = world.step(key, state, action, task)
+        began = {"obs": first, "env_reward": given, "terminated": no, "truncated": no}
+        known = {"obs": obs, "env_reward": given, "terminated": terminated, "truncated": truncated}
+        return began, known | (info[0] if info else {}), action
+
+    def lane(tree):
+        return jax.tree.map(lambda x: x[None], tree)
+
+    shapes = jax.eval_shape(one, jax.random.key(0))
+    reward.check(shapes[1], "reward.spec")
+    jax.eval_shape(
+        lambda began, known, action: (
+            reward.step(jnp, reward.start(jnp, lane(began)), lane(action), lane(known), reward.weights()).reward
+        ),
+        *shapes,
+    )
 
 
 def _facts(config, schedule, env=None):
     """The world's spec, and its score bounds by origin with where they come from."""
     from perdure.harness.host import spec_of
 
-    if env is not None:
-        return spec_of(env), {}, {}
-    world = pure_world(config)
+    world = None if env is not None else pure_world(config)
     if world is None:
-        built = config.environment.build()
-        try:
-            return spec_of(built), {}, {}
-        finally:
+        from perdure.worlds.adapters.gymnasium import WorldEnv
+
+        built = config.environment.build() if env is None else env
+        spec, world = spec_of(built), built.unwrapped.world if isinstance(built.unwrapped, WorldEnv) else None
+        if env is None:
             built.close()
+    else:
+        spec = world.spec
     if config.reward is not None or not hasattr(world, "bounds"):
-        return world.spec, {}, {}
+        return spec, {}, {}
     bounds = {
         each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)
     }
-    return world.spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
+    return spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
 
 
 def _reopened(folder):

@@ -18,14 +18,15 @@ from perdure.rl.greedy import Epsilon
 def test_warm_up_actions_are_uniform_and_later_ones_the_agents(name, tiny):
     own = {"epsilon": Epsilon(0.0, 0.0)} if name == "dqn" else {}
     made = tiny.made(name, feed_learning_starts=1_024, rollout={"n_envs": 64, "total_steps": 2_048}, **own)
-    state, columns, _ = tiny.train(made, 1_024)
+    plan = tiny.schedule((1_024, 1.0), (1_024, 1.0))
+    state, columns, _ = tiny.train(made, 1_024, plan)
     assert int(state.train.clock.updates) == 0
     actions = columns["action"].ravel()
     if name == "dqn":
         assert stats.chisquare(np.bincount(actions, minlength=3)).pvalue > 1e-3
     else:
         assert stats.kstest(actions, stats.uniform(-2.0, 8.0).cdf).pvalue > 1e-3
-    state, columns, _ = tiny.train(made, 64, state=state)
+    state, columns, _ = tiny.train(made, 512, plan, state)
     actions = columns["action"].ravel()
     if name == "dqn":  # Epsilon is zero: no seed takes all three actions alike any more.
         assert stats.chisquare(np.bincount(actions, minlength=3)).pvalue < 1e-3

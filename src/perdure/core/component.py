@@ -105,7 +105,7 @@ def _problem(problems: list[Any], cls: type, place: str) -> str:
     if unknown:
         return f"{where} is not a key here; {nearest(str(path[-1]), _fields(cls, problem['loc'][:-1]))}"
     if isinstance(cause, PerdureError):
-        opening = re.split(r"[.\[ ]", str(cause), maxsplit=1)[0]  # A component's own check begins with its field.
+        opening = re.split(r"\W", str(cause), maxsplit=1)[0]  # A component's own check begins with its field.
         return f"{where}.{cause}" if opening in _fields(cls, problem["loc"]) else f"{where}: {cause}"
     if problem["type"] in ("missing", "missing_argument"):
         return f"{where} is missing; give it a value"

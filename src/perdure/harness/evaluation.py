@@ -60,7 +60,7 @@ def evaluate(
         returns = np.asarray(found.returns, np.float64)
         if not np.isfinite(returns).all():
             bad = returns[~np.isfinite(returns)][0]
-            raise RunFailed(f"step {mark}: an evaluation under {regime!r} returned {bad}; lower the learning rate")
+            raise RunFailed(f"step {mark}: an evaluation under {regime!r} returned {bad}; mend the reward or the world")
         # The networks do not change from one regime to the next, and the decompositions are dear.
         ranks = ranks or plasticity(found.features)
         metrics = {**{name: np.asarray(value).tolist() for name, value in found.metrics.items()}, **ranks}

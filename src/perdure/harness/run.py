@@ -165,14 +165,11 @@ def _train_to(live: _Live, mark: int, stop: signals.Stop) -> None:
 
 def _take(live: _Live, window: records.RolloutWindow, metrics: Mapping[str, Any]) -> None:
     if not isinstance(live.job.learner, RecordsItself):
-        live.trace.write_window(window)
-    reward = window.columns["reward"]
-    if not np.isfinite(reward).all():
-        row = int(np.flatnonzero(~np.isfinite(reward))[0])
-        step, seed = int(window.columns["step"][row]), int(window.columns["seed"][row])
-        raise RunFailed(
-            f"step {step}, seed {seed}: the reward is {reward[row]}; mend the environment and start a new run"
-        )
+        live.trace.write_window(_finite(window))
+    if not np.isfinite(window.rewards()).all():
+        row = _first_bad(window)
+        step, seed, reward = (window.columns[name][row] for name in ("step", "seed", "reward"))
+        raise RunFailed(f"step {step}, seed {seed}: the reward is {reward}; mend the world and start a new run")
     origins = window.columns["origin"]
     changes = np.concatenate([[True], origins[1:] != origins[:-1]])
     live.origins.update(parts.label_names(origins[changes], "origin", live.job.schedule).tolist())
@@ -182,6 +179,20 @@ def _take(live: _Live, window: records.RolloutWindow, metrics: Mapping[str, Any]
     for line in lines:
         if line["metrics"].get("detector/alarm"):
             live.event("alarm", f"detector alarm, seed {line['seed']}", line["step"])
+
+
+def _first_bad(window: records.RolloutWindow) -> int:
+    """The row with the earliest reward that is not finite."""
+    bad = np.flatnonzero(~np.isfinite(window.rewards()))
+    return int(bad[np.argmin(window.columns["step"][bad])])
+
+
+def _finite(window: records.RolloutWindow) -> records.RolloutWindow:
+    """The rows of all seeds before the first reward that is not finite: a trace holds no others."""
+    if np.isfinite(window.rewards()).all():
+        return window
+    before = window.columns["step"] < window.columns["step"][_first_bad(window)]
+    return records.RolloutWindow(columns={name: column[before] for name, column in window.columns.items()})
 
 
 def _window_lines(metrics: Mapping[str, Any], seeds: list[int]) -> list[dict[str, Any]]:

@@ -133,6 +133,11 @@ class RewardSpec(NamedTuple):
         memories, contributions, raw = [], {}, {}
         for position, (term, kept) in enumerate(zip(self.terms, memory, strict=True)):
             kept, value = term.component.step(xp, kept, action, info)
+            if xp.shape(value) != xp.shape(ended):
+                raise ConfigError(
+                    f"reward component {term.name} gives values of shape {list(xp.shape(value))}, "
+                    f"not {list(xp.shape(ended))}; let it read one number of a step"
+                )
             if term.component.scope == "episode":
                 value = xp.where(ended, value, 0.0)
             memories.append(kept)

@@ -48,7 +48,8 @@ class RewardWrapper(gymnasium.Wrapper):
             self._spec.check(keys(readable), self._place)
             self._checked = True
         regime = self._regime_of(info)
-        found = self._spec.step(np, self._memory, action, readable, self._spec.weights(*regime))
+        with np.errstate(all="ignore"):  # Whoever collects refuses a reward that is not finite, and says where.
+            found = self._spec.step(np, self._memory, action, readable, self._spec.weights(*regime))
         self._memory = found.memory
         low, high = self._spec.bounds(*regime)
         told = {

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from perdure.rl import schedule as schedules
-from perdure.rl.ops import moments
+from perdure.rl.ops import moments, prng
 from perdure.rl.phases import Batch, Proposal
 
 FIRST = 0xFFFFFFFF
@@ -39,10 +39,10 @@ class Keys(NamedTuple):
     @classmethod
     def of(cls, numbers: SeedNumbers) -> "Keys":
         return cls(
-            jax.vmap(jax.random.key)(numbers.world),
-            jax.random.key(numbers.exploration),
-            jax.random.key(numbers.policy),
-            jax.random.key(numbers.replay),
+            jax.vmap(prng.key)(numbers.world),
+            prng.key(numbers.exploration),
+            prng.key(numbers.policy),
+            prng.key(numbers.replay),
         )
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from perdure.rl import collect
 from perdure.rl.nets import joined
+from perdure.rl.ops import prng
 
 
 def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -43,7 +44,7 @@ def act_greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array) -> jax.Array
 
 def _episodes_one(trainer, seed, clock, task, count, number):
     world, spec = trainer.world, trainer.world.spec
-    key = jax.random.fold_in(jax.random.key(number), clock.t)
+    key = jax.random.fold_in(prng.key(number), clock.t)
     keys_E = jax.random.split(key, count)
     fold = jax.vmap(jax.random.fold_in, (0, None))
     env, obs = jax.vmap(world.reset, (0, None))(fold(keys_E, jnp.uint32(collect.FIRST)), task)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import collect, schedule as schedules
 from perdure.rl.feeds import Epochs, Ring
-from perdure.rl.ops import buffers
+from perdure.rl.ops import buffers, prng
 from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, merged
 
 RECENT_ROWS = 256
@@ -103,8 +103,8 @@ def _begin(trainer, numbers, schedule, clock):
 def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock) -> Seed:
     """A seed's learnt state, before any world or store is attached."""
     ctx = trainer.context(clock)
-    agent = trainer.agent.init(jax.random.key(numbers.init), ctx)
-    extensions = Extensions.begin(trainer.extensions, agent, jax.random.key(numbers.extensions), ctx)
+    agent = trainer.agent.init(prng.key(numbers.init), ctx)
+    extensions = Extensions.begin(trainer.extensions, agent, prng.key(numbers.extensions), ctx)
     agent, extensions = extensions.pretrain(agent, ctx)
     detector = trainer.detector.start(jnp) if trainer.detector else ()
     normaliser = collect.Normaliser.begin(trainer)

@@ -9,6 +9,7 @@ import numpy as np
 
 from perdure.core import arrays, seeds
 from perdure.rl import collect
+from perdure.rl.ops import prng
 
 
 def numbers(run_seeds: tuple[int, ...], n_envs: int) -> collect.SeedNumbers:
@@ -29,7 +30,7 @@ def restored(like: Any, found: dict[str, np.ndarray], folder: Path) -> Any:
 
     def restore(path, leaf):
         array = jnp.asarray(found[_name(path)])
-        return jax.random.wrap_key_data(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
+        return prng.wrapped(array) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else array
 
     return jax.tree_util.tree_map_with_path(restore, like)
 

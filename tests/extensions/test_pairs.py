@@ -1,0 +1,43 @@
+"""Every extension with every agent that accepts it, for a few windows of the one loop."""
+
+import numpy as np
+import pytest
+
+from perdure.core import registry
+from perdure.extensions.regularisation import L2Init
+from perdure.extensions.resets import ReDo, ShrinkPerturb
+
+AGENTS = ("ppo", "dqn", "sac")
+EXTENSIONS = {
+    "l2_init": L2Init(strength=1.0),
+    "redo": ReDo(threshold=0.5, interval=3),
+    "shrink_perturb": ShrinkPerturb(interval=3),
+}
+
+
+def test_every_registered_agent_and_extension_is_among_the_pairs():
+    assert set(AGENTS) == set(registry.names("agents"))
+    assert set(EXTENSIONS) == set(registry.names("extensions"))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_the_pair_trains_and_differs_from_the_plain_agent(name, extension, tiny):
+    plain, _, _ = tiny.train(tiny.made(name), 192)
+    state, _, metrics = tiny.train(tiny.made(name, (EXTENSIONS[extension],)), 192)
+    weights = tiny.host(state.train.seeds.agent.params)
+    assert all(np.isfinite(leaf).all() for leaf in weights.values())
+    assert np.isfinite(metrics[-1]["loss/critic"]).all()
+    without = tiny.host(plain.train.seeds.agent.params)
+    assert any((weights[path] != without[path]).any() for path in weights if path.startswith("critic"))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_all_of_them_train_together_and_report(name, tiny):
+    made = tiny.made(name, tuple(EXTENSIONS.values()))
+    state, _, _ = tiny.train(made, 192)
+    found = made.evaluate(state, {"level": 1.0}, 1)
+    assert set(found.metrics) == {"redo/dormant_fraction", "redo/recycled_units"}
+    assert (found.metrics["redo/recycled_units"] > 0).all()
+    assert ((found.metrics["redo/dormant_fraction"] >= 0) & (found.metrics["redo/dormant_fraction"] <= 1)).all()
+    assert all(np.isfinite(leaf).all() for leaf in tiny.host(state.train.seeds.agent.params).values())
