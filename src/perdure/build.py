@@ -411,7 +411,7 @@ def _facts(config, schedule, env=None):
             built.close()
     else:
         spec = world.spec
-    if config.reward is not None or not hasattr(world, "bounds"):
+    if config.reward is not None or world is None or not hasattr(world, "bounds"):
         return spec, {}, {}
     bounds = {
         each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)

@@ -30,3 +30,9 @@ def written():
 def ladder():
     """The module ladder.py beside this file: the probe worlds in one world."""
     return _loaded("perdure_tests_ladder", Path(__file__).with_name("ladder.py"))
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    """The module update_golden.py beside this file."""
+    return _loaded("perdure_tests_goldens", Path(__file__).with_name("update_golden.py"))

@@ -1,4 +1,4 @@
-"""The probe worlds and two of one everlasting state as one world, whose task says which: one program serves them all."""
+"""The probe worlds, and one that is truncated at every step, as one world whose task says which."""
 
 from typing import Any, NamedTuple
 

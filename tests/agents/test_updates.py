@@ -55,7 +55,11 @@ def begun(agent, discrete):
 
 
 def updated(agent, discrete, state, batches):
-    update = jax.jit(lambda state, batch, ctx_key, updates: agent.update(state, batch, _moment(agent, discrete, ctx_key, updates), Extensions()))
+    update = jax.jit(
+        lambda state, batch, ctx_key, updates: agent.update(
+            state, batch, _moment(agent, discrete, ctx_key, updates), Extensions()
+        )
+    )
     metrics = []
     for number, batch in enumerate(batches):
         ctx = context(agent, discrete, number)
@@ -124,7 +128,10 @@ def ppo_slopes(agent, params, batch, written):
 def test_ppo_follows_its_equations(discrete, written):
     agent = PPO(hidden=HIDDEN, optimiser=ADAM, entropy_weight=0.02, value_weight=0.7)
     state = begun(agent, discrete)
-    params = {name: written.copied(part) if isinstance(part, list) else np.array(part, np.float64) for name, part in state.params.items()}
+    params = {
+        name: written.copied(part) if isinstance(part, list) else np.array(part, np.float64)
+        for name, part in state.params.items()
+    }
     batches = [labelled(discrete, seed) for seed in (1, 2)]
     optimiser = written.Adam(1e-2, 1e-3, 0.5)
     for batch in batches:
@@ -141,7 +148,9 @@ def test_ppo_labels_a_window_with_its_own_policy_and_values(written):
     state, batch = begun(agent, True), rows(True, 3)
     window = jax.tree.map(lambda x: x.reshape(8, 4, *x.shape[1:]), batch._replace(discount=None))
     _, labels, _ = agent.prepare(state, window, context(agent, True), Extensions())
-    value = lambda obs: written.forward(written.copied(state.params["critic"]), np.asarray(obs, np.float64), "tanh")[0][..., 0]
+    value = lambda obs: written.forward(written.copied(state.params["critic"]), np.asarray(obs, np.float64), "tanh")[0][
+        ..., 0
+    ]
     now, after = value(window.obs), value(window.next_obs)
     wanted, ahead = np.zeros((8, 4)), np.zeros(4)
     for t in reversed(range(8)):
@@ -241,7 +250,8 @@ def sac_step(agent, params, slow, own, batch, key, written):
     slope = -log_prob.mean() - agent.target_entropy_per_dim * 2
     log_temperature = own["temperature"].step({"t": params["log_temperature"]}, {"t": slope})["t/"]
     slow = written.put(
-        {path: old + agent.slow_rate * (written.flat(critic)[path] - old) for path, old in written.flat(slow).items()}, slow
+        {path: old + agent.slow_rate * (written.flat(critic)[path] - old) for path, old in written.flat(slow).items()},
+        slow,
     )
     return {"actor": actor, "critic": critic, "log_temperature": log_temperature}, slow
 
@@ -272,4 +282,7 @@ def test_sac_never_moves_its_critics_by_the_actor_loss(written):
     state = begun(agent, False)
     found, _ = updated(agent, False, state, [rows(False, 1)])
     close(written.flat(found.params["critic"]), written.flat(state.params["critic"]))
-    assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(jax.tree.leaves(found.params["actor"]), jax.tree.leaves(state.params["actor"]), strict=True))
+    assert any(
+        np.abs(a - b).max() > 1e-5
+        for a, b in zip(jax.tree.leaves(found.params["actor"]), jax.tree.leaves(state.params["actor"]), strict=True)
+    )

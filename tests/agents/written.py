@@ -1,4 +1,4 @@
-"""Perceptrons and optimisers written out in double-precision NumPy, with gradients by hand: what updates are compared to."""
+"""Perceptrons and optimisers in double-precision NumPy, gradients by hand: what updates are compared to."""
 
 import numpy as np
 
@@ -80,7 +80,9 @@ class CentredRMSProp:
         for path, g in gradients.items():
             self.mean[path] = self.decay * self.mean.get(path, 0.0) + (1 - self.decay) * g
             self.square[path] = self.decay * self.square.get(path, 0.0) + (1 - self.decay) * g**2
-            result[path] = params[path] - self.rate * g / np.sqrt(self.square[path] - self.mean[path] ** 2 + self.epsilon)
+            result[path] = params[path] - self.rate * g / np.sqrt(
+                self.square[path] - self.mean[path] ** 2 + self.epsilon
+            )
         return result
 
 

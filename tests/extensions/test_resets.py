@@ -40,7 +40,9 @@ def agent_state():
 
 def context(before, now, shift=False, network=NETWORK):
     clock = lambda updates: Clock(jnp.int32(0), jnp.int32(updates), jnp.int32(1_000))
-    return Context(None, {"critic": network}, 1, clock(now), jax.random.key(3), shift=shift, recent=rows(), previous=clock(before))
+    return Context(
+        None, {"critic": network}, 1, clock(now), jax.random.key(3), shift=shift, recent=rows(), previous=clock(before)
+    )
 
 
 def test_dormant_units_are_those_far_below_their_layers_mean():
@@ -107,10 +109,14 @@ def test_only_the_dead_member_of_an_ensemble_is_recycled():
         np.testing.assert_array_equal(new["w"][1], old["w"][1])
 
 
-@pytest.mark.parametrize(("before", "now", "due"), [(0, 9, False), (9, 10, True), (6, 14, True), (10, 19, False), (4, 44, True)])
+@pytest.mark.parametrize(
+    ("before", "now", "due"), [(0, 9, False), (9, 10, True), (6, 14, True), (10, 19, False), (4, 44, True)]
+)
 def test_redo_acts_when_its_interval_is_crossed(before, now, due):
     extension = ReDo(interval=10)
-    after, seen = extension.post_update(agent_state(), resets.Recycled(jnp.zeros(()), jnp.int32(0)), context(before, now))
+    after, seen = extension.post_update(
+        agent_state(), resets.Recycled(jnp.zeros(()), jnp.int32(0)), context(before, now)
+    )
     assert (int(seen.units) > 0) == due
     assert bool((after.params["critic"][2]["w"][1] == 0).all()) == due
 

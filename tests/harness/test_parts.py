@@ -108,9 +108,24 @@ def test_reopening_at_a_checkpoint_drops_the_later_parts(tmp_path):
     assert sorted(steps) == sorted([*range(160)] * 2)
 
 
-def test_reopening_where_a_part_is_lost_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"part-000001\.parquet is missing"):
-        trace(tmp_path, {"rows": 4, "parts": 2}) if (tmp_path / "part-000000.parquet").write_bytes(b"") == 0 else None
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 torn"])
+def test_reopening_where_a_part_is_lost_or_damaged_is_refused_and_deletes_nothing(tmp_path, content):
+    writer = trace(tmp_path)
+    writer.write_window(window(0, 300))
+    writer.close()
+    (tmp_path / "part-000001.parquet").unlink()
+    if content is not None:
+        (tmp_path / "part-000001.parquet").write_bytes(content)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(DataError, match=r"part-000001\.parquet is missing or damaged"):
+        trace(tmp_path, {"rows": 4, "parts": 2})
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_reopening_throws_away_what_is_no_part_of_the_run(tmp_path):
+    (tmp_path / "part-copy.parquet").write_bytes(b"")
+    trace(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_the_writing_thread_reaches_the_caller_naming_the_path(tmp_path):

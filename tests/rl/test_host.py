@@ -7,7 +7,8 @@ import pytest
 
 from perdure.core.errors import DataError
 from perdure.core.records import RolloutWindow, Transition
-from perdure.rl import collect, host, learner, schedule as schedules
+from perdure.rl import collect, host, learner
+from perdure.rl import schedule as schedules
 from perdure.rl.phases import Clock
 
 SEED = 3
@@ -41,7 +42,9 @@ class Copies:
             after = self.obs[lane] + np.float32([1, 0])
             ended = bool(after[0] >= 5)
             step = self.t * 2 + lane
-            result.append(Transition(step, self.obs[lane], action, 1.0, ended, False, next_observation=after, lane=lane))
+            result.append(
+                Transition(step, self.obs[lane], action, 1.0, ended, False, next_observation=after, lane=lane)
+            )
             following[lane] = self.fresh[self.t, lane] if ended else after
         self.obs, self.t = following, self.t + 1
         return result

@@ -72,7 +72,9 @@ def test_half_a_run_saved_and_gone_on_with_is_the_whole_run(name, tiny, tmp_path
     rest, second, _ = tiny.train(again, 320, state=restored)
     assert tiny.same(whole.train, rest.train)
     for column in ("action", "reward", "terminated"):
-        joined = np.concatenate([np.r_[first[column][first["seed"] == s], second[column][second["seed"] == s]] for s in tiny.SEEDS])
+        joined = np.concatenate(
+            [np.r_[first[column][first["seed"] == s], second[column][second["seed"] == s]] for s in tiny.SEEDS]
+        )
         np.testing.assert_array_equal(columns[column], joined)
 
 

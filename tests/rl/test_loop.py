@@ -10,7 +10,8 @@ from scipy import stats
 from perdure.core.records import Shift
 from perdure.regimes.detectors import Cusum
 from perdure.rewards.spec import RewardSpec
-from perdure.rl import loop, state as states
+from perdure.rl import loop
+from perdure.rl import state as states
 from perdure.rl.greedy import Epsilon
 
 
@@ -59,7 +60,10 @@ def test_normalisers_hold_the_moments_of_what_was_learned_from(name, tiny):
 def _reward():
     return RewardSpec.from_document(
         {
-            "components": [{"name": "env_scalar", "weight": 2.0}, {"name": "cost", "params": {"key": "pushed", "cap": 10.0}}],
+            "components": [
+                {"name": "env_scalar", "weight": 2.0},
+                {"name": "cost", "params": {"key": "pushed", "cap": 10.0}},
+            ],
             "regime_overrides": {"s1": {"env_scalar": -1.0}},
         }
     )
@@ -139,7 +143,9 @@ def test_a_shift_during_warm_up_waits_for_the_first_update(tiny):
 
 def test_an_extension_that_only_watches_changes_no_number(tiny):
     plain, columns, _ = tiny.train(tiny.made("ppo"), 192)
-    watched, same_columns, _ = tiny.train(tiny.made("ppo", (tiny.Witness(),), rollout={"boundary_source": "oracle"}), 192)
+    watched, same_columns, _ = tiny.train(
+        tiny.made("ppo", (tiny.Witness(),), rollout={"boundary_source": "oracle"}), 192
+    )
     np.testing.assert_array_equal(columns["action"], same_columns["action"])
     assert tiny.same(plain.train.seeds.agent, watched.train.seeds.agent)
 

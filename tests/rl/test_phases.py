@@ -11,7 +11,9 @@ from perdure.rl import phases
 from perdure.rl.phases import Batch, Clock, Context, Extensions, Proposal
 
 SPEC = Spec((2,), 1, discrete=False, low=(-1.0,), high=(1.0,))
-BATCH = Batch(jnp.zeros((3, 2)), jnp.zeros((3, 1)), jnp.ones(3), jnp.zeros(3, bool), jnp.zeros(3, bool), jnp.zeros((3, 2)))
+BATCH = Batch(
+    jnp.zeros((3, 2)), jnp.zeros((3, 1)), jnp.ones(3), jnp.zeros(3, bool), jnp.zeros(3, bool), jnp.zeros((3, 2))
+)
 
 
 @component

@@ -33,7 +33,9 @@ def test_the_last_task_holds_beyond_the_end(tiny):
 def test_schedules_are_padded_to_a_power_of_two(tiny, count, padded):
     traced = schedules.traced(tiny.schedule(*[(10, float(n)) for n in range(count)]), tiny.Clockwork())
     assert traced.start.shape == (padded,)
-    np.testing.assert_array_equal(level_at(tiny, tiny.schedule(*[(10, float(n)) for n in range(count)]), [count * 10 - 1]), [count - 1])
+    np.testing.assert_array_equal(
+        level_at(tiny, tiny.schedule(*[(10, float(n)) for n in range(count)]), [count * 10 - 1]), [count - 1]
+    )
 
 
 def test_weights_follow_the_regime_and_its_origin(tiny):

@@ -127,7 +127,9 @@ def world_for(name: str, **kwargs: Any) -> Clockwork:
     return Clockwork(continuous=name == "sac", **kwargs)
 
 
-def made(name: str, extensions: tuple = (), *, world=None, seeds=SEEDS, start=None, weights=None, rollout=None, **kwargs):
+def made(
+    name: str, extensions: tuple = (), *, world=None, seeds=SEEDS, start=None, weights=None, rollout=None, **kwargs
+):
     """A learner of a small agent; `rollout` goes to `learner.trainer`."""
     sizes = {"n_envs": 2, "window_steps": WINDOW, "total_steps": 1_000} | (rollout or {})
     trainer = learner.trainer(agent(name, **kwargs), world or world_for(name), extensions, **sizes)

@@ -42,4 +42,4 @@ class PPO:
         return state, rows, metrics
 
     def update(self, state, batch, ctx, extensions):
-        return clipped.step(self, state, batch, ctx, extensions)
+        return clipped.step(self, state, clipped.standardised(batch), ctx, extensions)

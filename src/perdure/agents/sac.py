@@ -7,7 +7,6 @@ import jax
 from perdure.core.component import component
 from perdure.rl import fit, soft
 from perdure.rl.feeds import Replay
-from perdure.rl.ops import values
 from perdure.rl.optim import Adam
 
 
@@ -42,8 +41,7 @@ class SAC:
     def update(self, state, batch, ctx, extensions):
         next_key, actor_key, temperature_key = jax.random.split(ctx.key, 3)
         next_value_B = soft.next_value(state, state.slow["critic"], batch, next_key, ctx, soft.minimum)
-        target_B = values.bootstrap(batch.reward, batch.terminated, next_value_B, self.discount)
-        target_B, extra = extensions.target(state, batch, target_B, ctx)
+        target_B, extra = soft.discounted(self, state, batch, next_value_B, ctx, extensions)
 
         state, critic_metrics = soft.regress(self, state, batch, target_B, ctx, extensions)
         state, actor_metrics = soft.climb(self, state, batch, actor_key, ctx, extensions, soft.minimum)

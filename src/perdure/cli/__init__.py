@@ -1,5 +1,8 @@
 """The command line: `perdure COMMAND`. Each command imports what it needs when it runs."""
 
+import os
+import sys
+
 import typer
 
 from perdure.cli import documents, reading, training
@@ -27,7 +30,13 @@ for command in (training.export, training.verify):
 
 
 def main() -> None:
-    """Run the command line; what a user can mend ends in one line on standard error and its exit code."""
+    """Run the command line; what a user can mend ends in one line on standard error and its exit code.
+
+    Documents may name modules of the working directory: a console script, unlike `python -m`,
+    does not look there by itself.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         app()
     except PerdureError as error:

@@ -17,7 +17,7 @@ from perdure.core.errors import DataError, nearest
 
 SCHEMA = "perdure.arrays/1"
 
-_REMEDY = "use another checkpoint"
+_REMEDY = "remove that checkpoint's folder to use the one before it"
 
 
 def save(folder: Path, leaves: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:

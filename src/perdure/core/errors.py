@@ -12,6 +12,9 @@ PerdureError (exit code 2: the user can mend it)
 import difflib
 from collections.abc import Iterable
 
+MOST_LISTED = 40
+"""Names that a message lists at most."""
+
 
 class PerdureError(ValueError):
     """Anything perdure refuses; the message says where, what and how to mend it."""
@@ -61,4 +64,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(known)}" if known else "nothing is known here"
+    listed = ", ".join(known[:MOST_LISTED]) + (
+        f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
+    )
+    return f"known: {listed}" if known else "nothing is known here"

@@ -54,6 +54,18 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(path for path in parent.iterdir() if path.name.isdigit() and (path / "harness.json").exists())
 
 
+def read_counts(folder: Path) -> dict[str, Any]:
+    """Where the files of the run stood at a checkpoint; DataError if that is not all there."""
+    counts = read_json(folder / "harness.json")
+    for key in ("step", "mark", "trace", "files", "versions", "origins"):
+        if key not in counts:
+            raise DataError(
+                f"{folder / 'harness.json'} has no {key!r}, so it is not whole; "
+                "remove that checkpoint's folder to use the one before it"
+            )
+    return counts
+
+
 def newest(run: Path) -> Path:
     """The newest checkpoint of a run; DataError if it has none."""
     found = checkpoints(run)
@@ -68,7 +80,9 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path} is missing; the folder is not a whole one") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); check the path") from None
+    except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); use another copy") from None
     if not isinstance(value, dict):
         raise DataError(f"{path} holds a {type(value).__name__}, not an object; use another copy")

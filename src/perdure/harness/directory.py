@@ -60,7 +60,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     file = path / "run.json"
     try:
         meta: Any = json.loads(file.read_bytes())
-    except (ValueError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); restore it or remove the folder") from None
+    except ValueError as error:
         raise DataError(f"{file} is not JSON ({error}); restore it or remove the folder") from None
     if not isinstance(meta, dict):
         raise DataError(f"{file} holds a {type(meta).__name__}, not an object; restore it or remove the folder")

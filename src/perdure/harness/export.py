@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -219,13 +220,18 @@ def _file_problems(folder: Path, name: Any, digest: Any) -> list[str]:
         return [f"bundle.json lists {name!r}, which leads out of the bundle"]
     file = folder / name
     above = [folder.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
-    if any(place.is_symlink() for place in above):
-        return [f"{name} is or lies behind a link; a bundle holds files only"]
-    if not file.is_file():
-        return [f"{name} is missing"]
-    if arrays.sha256(file) != digest:
-        return [f"{name} was altered: its sha256 is not the recorded one"]
-    return [f"{name} holds pickle; weights are npz, safetensors or JSON"] if _is_pickle(file) else []
+    try:
+        if any(place.is_symlink() for place in above):
+            return [f"{name} is or lies behind a link; a bundle holds files only"]
+        if not file.is_file():
+            return [f"{name} is missing"]
+        if arrays.sha256(file) != digest:
+            return [f"{name} was altered: its sha256 is not the recorded one"]
+        return [f"{name} holds pickle; weights are npz, safetensors or JSON"] if _is_pickle(file) else []
+    except OSError as error:
+        return [f"{name[:80]} cannot be read: {error.strerror}"]
+    except DataError as error:
+        return [str(error)]
 
 
 def _refuse_pickle(folder: Path) -> None:
@@ -248,13 +254,18 @@ def _is_pickle(path: Path) -> bool:
         return _has_objects(head)
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as inner:
-                start = inner.read(512)
-            if member.endswith(".pkl") or start[:1] == b"\x80" or (start[:6] == b"\x93NUMPY" and _has_objects(start)):
-                return True
-    return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(_is_pickled(member, archive) for member in archive.namelist())
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: it is encrypted.
+        raise DataError(f"{path.name} is an archive that cannot be read ({error}); save the weights again") from None
+
+
+def _is_pickled(member: str, archive: Any) -> bool:
+    """Whether a member of a zip archive is a pickle or an array of objects."""
+    with archive.open(member) as inner:
+        start = inner.read(512)
+    return member.endswith(".pkl") or start[:1] == b"\x80" or (start[:6] == b"\x93NUMPY" and _has_objects(start))
 
 
 def _has_objects(header: bytes) -> bool:

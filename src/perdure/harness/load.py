@@ -124,8 +124,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        siblings = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise ConfigError(f"{file} does not exist; {nearest(file.name, siblings)}") from None
+        hint = nearest(file.name, (entry.name for entry in file.parent.iterdir()) if file.parent.is_dir() else ())
+        remedy = hint if hint.startswith("did you mean") else "name a document, or a run's folder"
+        raise ConfigError(f"{file} does not exist; {remedy}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null character

@@ -132,17 +132,26 @@ class ParquetTrace:
             raise self._error
 
     def _drop_after(self, parts: int) -> None:
-        for position in range(parts):
-            if not part_path(self.path, position).exists():
-                raise DataError(f"{part_path(self.path, position)} is missing; restore it or start a new run")
+        kept = [part_path(self.path, position) for position in range(parts)]
+        for path in kept:
+            if not path.exists() or not _is_whole(path):
+                raise DataError(f"{path} is missing or damaged; restore it or start a new run")
         for path in self.path.glob("part-*.parquet"):
-            if int(path.stem.removeprefix("part-")) >= parts:
+            if path not in kept:
                 path.unlink()
 
 
 def part_path(folder: Path, part: int) -> Path:
     """The file of a numbered part."""
     return folder / f"part-{part:06d}.parquet"
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file begins and ends as Parquet does; its columns are not read."""
+    with path.open("rb") as file:
+        head = file.read(4)
+        file.seek(max(0, path.stat().st_size - 4))
+        return head == file.read(4) == b"PAR1"
 
 
 def label_names(labels: np.ndarray, column: str, schedule: records.RegimeSchedule) -> np.ndarray:

@@ -114,6 +114,8 @@ def without_torn_tail(path: Path, warnings: list[str]) -> bytes:
     tail = content[end:]
     if not tail.strip() or _parses(tail):
         return content
+    if end == 0 and not tail.lstrip().startswith(b"{"):
+        raise DataError(f"{path} holds no JSON lines (compressed, perhaps, or of another format); convert it")
     warnings.append(f"{path}: the last line is torn and left out")
     return content[:end]
 
@@ -244,7 +246,8 @@ def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         value = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{number} is not JSON ({_short(error)}); repair or remove the line") from None
+        remedy = "repair or remove the line" if number > 1 else "each line must be one JSON object, so convert the file"
+        raise DataError(f"{path}:{number} is not JSON ({_short(error)}); {remedy}") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}:{number} is a {type(value).__name__}, not an object; repair or remove the line")
     return value

@@ -32,9 +32,8 @@ class _Live:
     def __init__(self, job: Job, place: directory.RunDirectory, at: Mapping[str, Any], state: Any):
         self.job, self.folder, self.state = job, place.path, state
         self.began = time.monotonic() - float(place.meta.get("wall_seconds", 0.0) if at else 0.0)
-        self.meta = (
-            dict(place.meta) if place.meta else directory.with_facts(job.meta, place.path, job.schedule.segments)
-        )
+        first = directory.with_facts(job.meta, place.path, job.schedule.segments)
+        self.meta = {**first, **place.meta, "config": first["config"], "segments": first["segments"]}
         self.mark = int(at.get("mark", -1))
         """The last mark whose evaluation, shift and checkpoint are done."""
         self.origins = set(at.get("origins", ()))
@@ -95,7 +94,7 @@ def execute(job: Job) -> RunResult:
 
 def _run(job: Job, place: directory.RunDirectory) -> RunResult:
     saved = checkpoint.checkpoints(place.path)
-    at = checkpoint.read_json(saved[-1] / "harness.json") if saved else {}
+    at = checkpoint.read_counts(saved[-1]) if saved else {}
     _spare_foreign_trace(job, place)
     # A checkpoint that cannot be loaded must leave the files as they are, so this comes before they are cut.
     state = job.learner.load(saved[-1]) if saved else job.learner.init(tuple(job.meta["seeds"]))
@@ -272,7 +271,7 @@ def _result(job: Job, folder: Path, meta: Mapping[str, Any]) -> RunResult:
 
     lines = {name: runs.read_lines(folder / f"{name}.jsonl", []) for name in sinks.FILES}
     last = lines["evaluations"][-1]["step"] if lines["evaluations"] else None
-    final = checkpoint.read_json(checkpoint.newest(folder) / "harness.json")
+    final = checkpoint.read_counts(checkpoint.newest(folder))
     counts = {
         "steps": int(meta["done_steps"]),
         "rows": final["trace"]["rows"],

@@ -67,6 +67,7 @@ def load_run(path: Path) -> Run:
     planned = _planned(meta, folder)
     streams = _streams(found, meta, planned, path)
     meta = meta or _reconstructed(streams, path)
+    warnings += _shortfall(found, meta)
     bare = path.is_file()
     return Run(
         path=path,
@@ -78,6 +79,14 @@ def load_run(path: Path) -> Run:
         events=[] if bare else read_lines(folder / "events.jsonl", warnings),
         warnings=warnings,
     )
+
+
+def _shortfall(found: Rows, meta: Mapping[str, Any]) -> list[str]:
+    """What is missing of a run that says how much it did."""
+    if not len(found.step):
+        return ["it holds no steps yet"]
+    promised = meta.get("done_steps", 0) * len(meta.get("seeds") or ()) if meta.get("status") == "finished" else 0
+    return [f"run.json tells of {promised} rows, {len(found.step)} are there"] if len(found.step) < promised else []
 
 
 def read_lines(path: Path, warnings: list[str]) -> list[dict[str, Any]]:

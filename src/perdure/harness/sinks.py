@@ -38,7 +38,13 @@ class FileSink:
 
     def __init__(self, folder: Path, at: Mapping[str, Mapping[str, int]] | None = None):
         at = at or {}
-        self._files = {name: JsonLines(folder / f"{name}.jsonl", **at.get(name, {})) for name in FILES}
+        self._files: dict[str, JsonLines] = {}
+        try:
+            for name in FILES:
+                self._files[name] = JsonLines(folder / f"{name}.jsonl", **at.get(name, {}))
+        except BaseException:
+            self.close()
+            raise
 
     def window(self, window: RolloutWindow, lines: Sequence[Mapping[str, Any]]) -> None:
         """Append update metrics."""

@@ -3,6 +3,7 @@
 Suffixes: T time, N environment copies, B batch.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -24,16 +25,19 @@ class Labels(NamedTuple):
     advantage: jax.Array
 
 
-def networks(agent: Any, spec: Spec) -> dict[str, Network]:
-    """An actor with a small head (gain .01) and a value network (gain 1)."""
+SMALL_ACTOR = {"head_scale": 0.01}
+EVEN_CRITIC = {"head_scale": 1.0}
+
+
+def networks(
+    agent: Any, spec: Spec, actor: Mapping[str, Any] = SMALL_ACTOR, critic: Mapping[str, Any] = EVEN_CRITIC
+) -> dict[str, Network]:
+    """A policy and a value network; `actor` and `critic` are what else their `Network` is given."""
     shape = dict(
         inputs=spec.obs_shape[0], hidden=agent.hidden, activation=agent.activation,
         layer_norm=agent.layer_norm, precision=agent.precision,
     )
-    return {
-        "actor": Network(outputs=spec.action_dim, head_scale=0.01, **shape),
-        "critic": Network(outputs=1, head_scale=1.0, **shape),
-    }
+    return {"actor": Network(outputs=spec.action_dim, **shape, **actor), "critic": Network(outputs=1, **shape, **critic)}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
@@ -75,21 +79,39 @@ def log_prob_and_entropy(params: dict[str, Any], obs: jax.Array, action: jax.Arr
 
 
 def label(agent: Any, state: fit.AgentState, rows_TN: Batch, ctx: Context, discount: float, extensions: Any) -> tuple[Batch, Metrics]:
-    """Attach log-probabilities, advantages and value targets; on_target changes the value targets alone."""
-    value = lambda obs: ctx.nets["critic"].apply(state.params["critic"], obs)[..., 0]
-    value_TN = value(rows_TN.obs)
+    """Attach log-probabilities, generalised advantages and the value targets that follow from them."""
+    value_TN, next_value_TN = state_values(state, rows_TN, ctx)
     advantage_TN = values.advantages(
-        rows_TN.reward, rows_TN.terminated, rows_TN.truncated, value_TN, value(rows_TN.next_obs), discount, agent.gae_lambda
+        rows_TN.reward, rows_TN.terminated, rows_TN.truncated, value_TN, next_value_TN, discount, agent.gae_lambda
     )
+    return attach(state, rows_TN, advantage_TN, advantage_TN + value_TN, ctx, extensions)
+
+
+def state_values(state: fit.AgentState, rows_TN: Batch, ctx: Context) -> tuple[jax.Array, jax.Array]:
+    """The critic's values of the observations and of their successors."""
+    value = lambda obs: ctx.nets["critic"].apply(state.params["critic"], obs)[..., 0]
+    return value(rows_TN.obs), value(rows_TN.next_obs)
+
+
+def attach(
+    state: fit.AgentState, rows_TN: Batch, advantage_TN: jax.Array, target_TN: jax.Array, ctx: Context, extensions: Any
+) -> tuple[Batch, Metrics]:
+    """Attach log-probabilities, advantages and value targets; on_target changes the value targets alone."""
     log_prob_TN, _ = log_prob_and_entropy(state.params, rows_TN.obs, rows_TN.action, ctx)
-    target_TN, metrics = extensions.target(state, rows_TN, advantage_TN + value_TN, ctx)
+    target_TN, metrics = extensions.target(state, rows_TN, target_TN, ctx)
     return rows_TN._replace(aux=Labels(log_prob_TN, advantage_TN), target=target_TN), metrics
+
+
+def standardised(rows: Batch) -> Batch:
+    """The rows, their advantages shifted and scaled to mean 0 and deviation 1."""
+    advantage = rows.aux.advantage
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    return rows._replace(aux=rows.aux._replace(advantage=advantage))
 
 
 def step(agent: Any, state: fit.AgentState, batch: Batch, ctx: Context, extensions: Any) -> tuple[fit.AgentState, Metrics]:
     """One minibatch of the clipped objective, the value regression and the entropy bonus (PPO eq. 9)."""
     then, advantage = batch.aux
-    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
     def loss(params):
         seen = batch._replace(params=params)

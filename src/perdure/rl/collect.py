@@ -121,6 +121,8 @@ class Normaliser(NamedTuple):
     def see(self, trainer: Any, rows: Batch) -> Batch:
         """Rows as an update sees them: observations standardised, rewards in units of the returns' spread."""
         rows = rows._replace(obs=self.look(trainer, rows.obs), next_obs=self.look(trainer, rows.next_obs))
+        if keeps_reset_obs(trainer.agent):
+            rows = rows._replace(reset_obs=self.look(trainer, rows.reset_obs))
         if not trainer.agent.normalize_rewards:
             return rows
         return rows._replace(reward=rows.reward * jax.lax.rsqrt(self.returns.variance + 1e-8))
@@ -178,6 +180,8 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
         rows = rows._replace(reward=reward + proposal.bonus, terminated=terminated | proposal.end)
 
     fresh_env, fresh_obs = moment.fresh
+    if keeps_reset_obs(trainer.agent):
+        rows = rows._replace(reset_obs=fresh_obs)
     following = Lanes(env, next_obs, memory, lanes.score)
     beginning = Lanes(fresh_env, fresh_obs, start_memory(trainer, fresh_obs), _no_score(trainer))
     if trainer.detector:
@@ -188,6 +192,11 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
     if trainer.detector:
         seed = seed._replace(shift=seed.shift | alarm)
     return seed, rows, Record(reward, terminated, truncated, taken, components, alarm)
+
+
+def keeps_reset_obs(agent: Any) -> bool:
+    """Whether the rows carry what follows a reset: for an agent that values it instead of cutting the bootstrap."""
+    return "reset_obs" in agent.offers
 
 
 def executed(spec: Any, action: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """How experience reaches an update: which rows are kept, and which the next updates see."""
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,10 @@ class Replay:
         count = (phase + 1) * rate.numerator // rate.denominator - phase * rate.numerator // rate.denominator
         return jnp.where((clock.t + 1) * n_envs > self.learning_starts, count, 0)
 
+    def most(self, n_envs: int) -> float:
+        """An upper bound of `due`."""
+        return self.ratio * n_envs
+
     def write(self, ring: Ring, rows_N: Batch, t) -> Ring:
         """The ring with one vector step written at its place."""
         n_envs = rows_N.reward.shape[0]
@@ -91,3 +95,34 @@ class Epochs:
             self.minibatches, count // self.minibatches, *x.shape[1:]
         )
         return jax.tree.map(cut, rows_B)
+
+
+@component
+class Latest:
+    """No replay: after each vector step one update on the step of every copy, which is then never seen again.
+
+    The store keeps the last `KEPT` vector steps, for diagnostics alone.
+    """
+
+    KEPT: ClassVar[int] = 256
+    learning_starts: ClassVar[int] = 0
+
+    def rows(self, total_steps: int, n_envs: int) -> int:
+        """Rows to allocate."""
+        return self.KEPT * n_envs
+
+    def due(self, clock: Clock, n_envs: int) -> jax.Array:
+        """One update follows every vector step."""
+        return jnp.ones((), jnp.int32)
+
+    def most(self, n_envs: int) -> float:
+        """An upper bound of `due`."""
+        return 1.0
+
+    write = Replay.write
+
+    def sample(self, ring: Ring, written, key) -> Batch:
+        """The rows of the newest vector step, all of them."""
+        n_envs = ring.rows.reward.shape[0] // self.KEPT
+        start = (written - n_envs) % ring.rows.reward.shape[0]
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, n_envs), ring.rows)

@@ -1,5 +1,6 @@
 """The steps that action-value agents over discrete actions are assembled from. Suffixes: B batch, A actions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,16 +37,22 @@ class Epsilon:
         return self.start + (self.end - self.start) * jnp.clip(fraction / self.share, 0.0, 1.0)
 
 
-def networks(agent: Any, spec: Spec) -> dict[str, Network]:
+def networks(agent: Any, spec: Spec, *, initialiser: str = "torch") -> dict[str, Network]:
     """One network from observations to the value of every action."""
     shape = dict(hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm, precision=agent.precision)
-    return {"critic": Network(inputs=spec.obs_shape[0], outputs=spec.action_dim, initialiser="torch", **shape)}
+    return {"critic": Network(inputs=spec.obs_shape[0], outputs=spec.action_dim, initialiser=initialiser, **shape)}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     """A fresh network, and a slow copy of it."""
+    state = begin_alone(agent, key, ctx)
+    return state._replace(slow=state.params)
+
+
+def begin_alone(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
+    """A fresh network."""
     params = {"critic": ctx.nets["critic"].init(key)}
-    return fit.AgentState(params, {"critic": agent.optimiser.init(params)}, slow=params)
+    return fit.AgentState(params, {"critic": agent.optimiser.init(params)})
 
 
 def noise(agent: Any, key: jax.Array, rows: int, spec: Spec) -> jax.Array:
@@ -71,14 +78,22 @@ def huber(error: jax.Array) -> jax.Array:
     return 0.5 * jnp.square(quadratic) + (size - quadratic)
 
 
-def regress(agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any) -> tuple[fit.AgentState, Metrics]:
-    """The value of the action taken towards `target`, under the Huber loss."""
+def half_square(error: jax.Array) -> jax.Array:
+    """Half of the squared error."""
+    return 0.5 * jnp.square(error)
+
+
+def regress(
+    agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any,
+    size: Callable[[jax.Array], jax.Array] = huber,
+) -> tuple[fit.AgentState, Metrics]:
+    """The value of the action taken towards `target`, by the mean `size` of the errors."""
 
     def loss(params):
         q_B = values.taken(ctx.nets["critic"].apply(params["critic"], batch.obs), batch.action)
         assert q_B.shape == target.shape
         term, extra = extensions.loss("critic_loss", state, batch._replace(params=params, target=target), ctx)
-        value = huber(q_B - target).mean()
+        value = size(q_B - target).mean()
         return value + term, merged({"loss/critic": value, "value/q": q_B.mean()}, extra)
 
     return fit.descend(state, "critic", agent.optimiser, loss)

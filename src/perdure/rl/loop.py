@@ -15,7 +15,7 @@ from perdure.core.component import component
 from perdure.rl import collect, schedule as schedules
 from perdure.rl.feeds import Epochs, Ring
 from perdure.rl.ops import buffers, prng
-from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, merged
+from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, Occasional, merged
 
 RECENT_ROWS = 256
 
@@ -234,8 +234,9 @@ def no_metrics(trainer: Trainer, seed: Seed, clock: Clock) -> Metrics:
 
 
 def averaged(sums: Metrics, updates: jax.Array) -> Metrics:
-    """Sums over updates as means; NaN where there were none."""
-    return jax.tree.map(lambda x: jnp.where(updates > 0, x / jnp.maximum(updates, 1), jnp.nan), sums)
+    """Sums over updates as means over those that measured the metric; NaN where there were none."""
+    mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
+    return {name: mean(*x) if isinstance(x, Occasional) else mean(x, updates) for name, x in sums.items()}
 
 
 def refreshed(trainer: Trainer, seed: Seed, clock: Clock) -> Seed:
@@ -269,7 +270,7 @@ def _updates(trainer, seed, clock, due, sums):
         return seed, updates + 1, jax.tree.map(jnp.add, sums, metrics)
 
     start = (seed, clock.updates, sums)
-    if trainer.agent.feed.ratio * trainer.n_envs <= 1:
+    if trainer.agent.feed.most(trainer.n_envs) <= 1:
         return jax.lax.cond(due > 0, one, lambda carry: carry, start)
     return jax.lax.fori_loop(0, due, lambda _, carry: one(carry), start)
 

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "leaky_relu": jax.nn.leaky_relu,
     "silu": jax.nn.silu,
 }
-INITIALISERS = ("orthogonal", "glorot", "torch")
+INITIALISERS = ("orthogonal", "glorot", "torch", "lecun")
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -36,9 +36,18 @@ class Network:
     activation: str = "relu"
     layer_norm: bool = False
     initialiser: str = "orthogonal"
-    """Of the hidden layers: orthogonal (gain sqrt 2), glorot (uniform) or torch (uniform in +-1/sqrt(fan in), biases too)."""
+    """Of the hidden layers: orthogonal (times `gain`), glorot (uniform), torch (uniform in +-1/sqrt(fan in), biases
+    too) or lecun (Normal of variance 1/fan in, cut at two deviations)."""
+    gain: float = math.sqrt(2.0)
+    """Of orthogonal hidden layers."""
     head_scale: float | None = None
-    """Gain of an orthogonal head; None: the head starts as the hidden layers do."""
+    """Gain of an orthogonal head; None: the head starts as `head_initialiser` says."""
+    head_initialiser: str | None = None
+    """Of the last layer; None: as the hidden layers."""
+    unit_features: bool = False
+    """Whether the last hidden layer's activations are scaled to length 1."""
+    bounded: bool = False
+    """Whether outputs pass through tanh."""
     members: int | None = None
     reads: str = "obs"
     """What its input is made of: "obs" or "obs_action" (the two concatenated)."""
@@ -48,8 +57,9 @@ class Network:
     def __post_init__(self):
         if self.activation not in ACTIVATIONS:
             raise ConfigError(f"activation is {self.activation!r}; {nearest(self.activation, ACTIVATIONS)}")
-        if self.initialiser not in INITIALISERS:
-            raise ConfigError(f"initialiser is {self.initialiser!r}; {nearest(self.initialiser, INITIALISERS)}")
+        for initialiser in (self.initialiser, self.head_initialiser or self.initialiser):
+            if initialiser not in INITIALISERS:
+                raise ConfigError(f"initialiser is {initialiser!r}; {nearest(initialiser, INITIALISERS)}")
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision is {self.precision!r}; {nearest(self.precision, PRECISIONS)}")
         if not self.hidden or min(self.hidden) < 1:
@@ -83,9 +93,15 @@ class Network:
     def _layer(self, key, fan_in, fan_out, *, last):
         if last and self.head_scale is not None:
             return {"w": orthogonal(key, fan_in, fan_out, self.head_scale), "b": jnp.zeros(fan_out)}
-        if self.initialiser == "orthogonal":
-            return {"w": orthogonal(key, fan_in, fan_out, math.sqrt(2.0)), "b": jnp.zeros(fan_out)}
-        if self.initialiser == "glorot":
+        initialiser = (last and self.head_initialiser) or self.initialiser
+        if initialiser == "orthogonal":
+            return {"w": orthogonal(key, fan_in, fan_out, self.gain), "b": jnp.zeros(fan_out)}
+        if initialiser == "lecun":
+            # Cutting at two deviations leaves a Normal with .8796 of its spread.
+            spread = 1.0 / (math.sqrt(fan_in) * 0.87962566103423978)
+            cut = jax.random.truncated_normal(key, -2.0, 2.0, (fan_in, fan_out))
+            return {"w": spread * cut, "b": jnp.zeros(fan_out)}
+        if initialiser == "glorot":
             limit = math.sqrt(6.0 / (fan_in + fan_out))
             return {"w": jax.random.uniform(key, (fan_in, fan_out), minval=-limit, maxval=limit), "b": jnp.zeros(fan_out)}
         limit = 1.0 / math.sqrt(fan_in)
@@ -99,7 +115,11 @@ class Network:
             x = products.dense(x, layer["w"], self.precision) + layer["b"]
             x = activation(_standardise(x) if self.layer_norm else x)
             outputs.append(x)
-        return [*outputs, products.dense(x, params[-1]["w"], self.precision) + params[-1]["b"]]
+        if self.unit_features:
+            # The small number keeps the slope finite where every unit is silent.
+            outputs[-1] = x = x * jax.lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + 1e-12)
+        x = products.dense(x, params[-1]["w"], self.precision) + params[-1]["b"]
+        return [*outputs, jnp.tanh(x) if self.bounded else x]
 
 
 def orthogonal(key: jax.Array, fan_in: int, fan_out: int, gain: float) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,8 @@ from perdure.core.extension import PHASES, Extension
 from perdure.core.records import Spec
 from perdure.rl.nets import Network
 
-Metrics = dict[str, jax.Array]
+Metrics = dict[str, Any]
+"""Name -> scalar, or `Occasional`."""
 
 
 class Batch(NamedTuple):
@@ -36,6 +37,15 @@ class Batch(NamedTuple):
     """The parameters being differentiated, in the loss phases: network name -> tree."""
     discount: float | None = None
     """None under an average-reward criterion."""
+    reset_obs: Any = ()
+    """What the copy would begin anew with, for agents that offer the column `reset_obs`; () for others."""
+
+
+class Occasional(NamedTuple):
+    """A metric that some updates leave unmeasured: the sum of what was measured, and how often it was."""
+
+    total: jax.Array
+    count: jax.Array
 
 
 class Clock(NamedTuple):
@@ -209,6 +219,17 @@ def merged(metrics: Metrics, *others: Metrics) -> Metrics:
             raise PerdureError(f"metric {repeated[0]!r} is logged twice; rename one of them")
         metrics = metrics | other
     return metrics
+
+
+def occasionally(when: jax.Array, step: Callable[[Any], tuple[Any, Metrics]], state: Any) -> tuple[Any, Metrics]:
+    """`step(state) -> (state, metrics)` where `when`, which all seeds share; elsewhere nothing is done or measured."""
+    blank = {name: Occasional(jnp.zeros(()), jnp.zeros(())) for name in jax.eval_shape(step, state)[1]}
+
+    def taken(state):
+        state, metrics = step(state)
+        return state, {name: Occasional(jnp.float32(value), jnp.ones(())) for name, value in metrics.items()}
+
+    return jax.lax.cond(when, taken, lambda state: (state, blank), state)
 
 
 def _split(result):

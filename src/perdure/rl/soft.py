@@ -18,38 +18,48 @@ from perdure.rl.ops import policies, values
 from perdure.rl.phases import Batch, Context, Metrics, merged
 
 Reduce = Callable[[jax.Array], jax.Array]  # q_NB -> q_B
+Size = Callable[[jax.Array], jax.Array]  # error_NB -> scalar
 
 OFFERS = frozenset({"actor", "q_critic", "critic", "critic_ensemble", "discounted", "replay", "off_policy", "policy_density", "obs_networks"})
 
 
-def networks(agent: Any, spec: Spec, *, critics: int = 2) -> dict[str, Network]:
-    """An actor that packs mean and log standard deviation, and an ensemble of critics of (obs, action)."""
+def networks(agent: Any, spec: Spec, *, critics: int = 2, heads: int = 2, **shape: Any) -> dict[str, Network]:
+    """An actor of `heads` numbers an action dimension, and an ensemble of critics of (obs, action).
+
+    Two heads are mean and log standard deviation, one is the action itself; `shape` is of both networks.
+    """
     shape = dict(
-        hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm,
-        precision=agent.precision, initialiser="glorot",
-    )
+        hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm, precision=agent.precision
+    ) | {"initialiser": "glorot"} | shape
     obs_dim = spec.obs_shape[0]
     return {
-        "actor": Network(inputs=obs_dim, outputs=2 * spec.action_dim, **shape),
+        "actor": Network(inputs=obs_dim, outputs=heads * spec.action_dim, bounded=heads == 1, **shape),
         "critic": Network(inputs=obs_dim + spec.action_dim, outputs=1, members=critics, reads="obs_action", **shape),
     }
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
-    """Fresh networks, a slow copy of the critics and the temperature."""
+    """Fresh networks, a slow copy of the critics and a temperature that is learnt."""
+    state = with_temperature(pair(agent, key, ctx), agent.temperature)
+    moments = agent.temperature_optimiser.init({"log_temperature": state.params["log_temperature"]})
+    return state._replace(opt=state.opt | {"temperature": moments}, slow={"critic": state.params["critic"]})
+
+
+def pair(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
+    """A fresh actor and fresh critics, each with an optimiser of its own."""
     actor_key, critic_key = jax.random.split(key)
-    params = {
-        "actor": ctx.nets["actor"].init(actor_key),
-        "critic": ctx.nets["critic"].init(critic_key),
-        "log_temperature": jnp.array(math.log(agent.temperature), jnp.float32),
-    }
-    part = lambda name: {name: params[name]}
+    params = {"actor": ctx.nets["actor"].init(actor_key), "critic": ctx.nets["critic"].init(critic_key)}
     opt = {
-        "actor": agent.actor_optimiser.init(part("actor")),
-        "critic": agent.critic_optimiser.init(part("critic")),
-        "temperature": agent.temperature_optimiser.init(part("log_temperature")),
+        "actor": agent.actor_optimiser.init({"actor": params["actor"]}),
+        "critic": agent.critic_optimiser.init({"critic": params["critic"]}),
     }
-    return fit.AgentState(params, opt, slow=part("critic"))
+    return fit.AgentState(params, opt)
+
+
+def with_temperature(state: fit.AgentState, temperature: float) -> fit.AgentState:
+    """The state with a temperature that nothing moves."""
+    log_temperature = jnp.array(math.log(temperature), jnp.float32)
+    return state._replace(params=state.params | {"log_temperature": log_temperature})
 
 
 def noise(agent: Any, key: jax.Array, rows: int, spec: Spec) -> jax.Array:
@@ -72,6 +82,11 @@ def minimum(q_NB: jax.Array) -> jax.Array:
     return q_NB.min(axis=0)
 
 
+def mean(q_NB: jax.Array) -> jax.Array:
+    """The average critic."""
+    return q_NB.mean(axis=0)
+
+
 def q_values(params: Any, obs: jax.Array, action: jax.Array, ctx: Context) -> jax.Array:
     """Every critic's value of (obs, action): [N, B]."""
     return ctx.nets["critic"].apply(params, joined(ctx.nets["critic"], obs, action))[..., 0]
@@ -84,25 +99,51 @@ def next_value(state: fit.AgentState, critic_params: Any, batch: Batch, key: jax
     return values.soft_value(q_B, log_prob, jnp.exp(state.params["log_temperature"]))
 
 
-def regress(agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any) -> tuple[fit.AgentState, Metrics]:
-    """Every critic towards one target."""
+def discounted(
+    agent: Any, state: fit.AgentState, batch: Batch, next_value: jax.Array, ctx: Context, extensions: Any
+) -> tuple[jax.Array, Metrics]:
+    """The one-step target for each row, after the extensions: cut by termination alone."""
+    target = values.bootstrap(batch.reward, batch.terminated, next_value, agent.discount)
+    return extensions.target(state, batch, target, ctx)
+
+
+def mean_square(error_NB: jax.Array) -> jax.Array:
+    """Mean over critics and rows."""
+    return jnp.square(error_NB).mean()
+
+
+def summed_square(error_NB: jax.Array) -> jax.Array:
+    """The sum over critics of the mean over rows."""
+    return jnp.square(error_NB).mean(axis=1).sum()
+
+
+def regress(
+    agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any,
+    size: Size = mean_square,
+) -> tuple[fit.AgentState, Metrics]:
+    """Every critic towards one target, by the `size` of its errors [N, B]."""
 
     def loss(params):
         q_NB = q_values(params["critic"], batch.obs, batch.action, ctx)
         assert q_NB.shape[1:] == target.shape
         term, extra = extensions.loss("critic_loss", state, batch._replace(params=params, target=target), ctx)
-        value = jnp.square(q_NB - target).mean()
+        value = size(q_NB - target)
         return value + term, merged({"loss/critic": value, "value/q": q_NB.mean()}, extra)
 
     return fit.descend(state, "critic", agent.critic_optimiser, loss)
 
 
 def climb(agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, extensions: Any, reduce: Reduce) -> tuple[fit.AgentState, Metrics]:
-    """The actor up the soft value of its own actions."""
+    """The actor up the soft value of fresh actions of its own."""
+    return climb_along(agent, state, batch, jax.random.normal(key, batch.action.shape), ctx, extensions, reduce)
+
+
+def climb_along(agent: Any, state: fit.AgentState, batch: Batch, noise: jax.Array, ctx: Context, extensions: Any, reduce: Reduce) -> tuple[fit.AgentState, Metrics]:
+    """The actor up the soft value of the actions that it makes of the given Normal `noise` [B, dimensions]."""
     temperature = jnp.exp(state.params["log_temperature"])
 
     def loss(params):
-        action, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(params["actor"], batch.obs), key)
+        action, log_prob = policies.squashed(ctx.nets["actor"].apply(params["actor"], batch.obs), noise)
         q_B = reduce(q_values(state.params["critic"], batch.obs, action, ctx))
         term, extra = extensions.loss("actor_loss", state, batch._replace(params=params), ctx)
         value = -values.soft_value(q_B, log_prob, temperature).mean()

@@ -44,7 +44,9 @@ def test_log_standard_deviation_is_held_in_its_range():
 
 
 def test_the_squashed_mode_is_the_squashed_mean():
-    np.testing.assert_allclose(policies.squashed_mode(packed([[0.5, -2.0]], [[1.0, 1.0]])), np.tanh([[0.5, -2.0]]), rtol=1e-6)
+    np.testing.assert_allclose(
+        policies.squashed_mode(packed([[0.5, -2.0]], [[1.0, 1.0]])), np.tanh([[0.5, -2.0]]), rtol=1e-6
+    )
 
 
 def test_gaussian_log_probability_equals_scipy():
@@ -57,7 +59,9 @@ def test_gaussian_log_probability_equals_scipy():
 
 def test_gaussian_entropy_equals_scipy():
     log_std = np.array([-1.0, 0.0, 0.7], np.float32)
-    assert float(policies.gaussian_entropy(log_std)) == pytest.approx(stats.norm.entropy(0, np.exp(log_std)).sum(), rel=1e-6)
+    assert float(policies.gaussian_entropy(log_std)) == pytest.approx(
+        stats.norm.entropy(0, np.exp(log_std)).sum(), rel=1e-6
+    )
 
 
 def test_categorical_log_probability_and_entropy_equal_scipy():

@@ -45,6 +45,24 @@ def advantages(
     return linear_recurrence(carry_TN, delta_TN)
 
 
+def lambda_returns(
+    reward_TN: jax.Array,
+    terminated_TN: jax.Array,
+    truncated_TN: jax.Array,
+    next_value_TN: jax.Array,
+    discount: float,
+    decay: float,
+) -> jax.Array:
+    """G_t = r_t + discount ((1 - decay) v' + decay G_{t+1}), v' the value of the true successor (Gallici et al., 2024).
+
+    Where an episode or the window ends, v' takes the place of G_{t+1}; termination drops both.
+    """
+    ends_TN = (terminated_TN | truncated_TN).at[-1].set(True)
+    carry_TN = jnp.where(ends_TN, 0.0, discount * decay)
+    one_step_TN = bootstrap(reward_TN, terminated_TN, next_value_TN, discount)
+    return linear_recurrence(carry_TN, one_step_TN - carry_TN * next_value_TN)
+
+
 def linear_recurrence(carry_TN: jax.Array, value_TN: jax.Array) -> jax.Array:
     """x_t = value_t + carry_t x_{t+1}, with x beyond the last row zero.
 

@@ -1,0 +1,63 @@
+"""Two seconds of every agent as a few numbers; run as a script, it writes golden.json anew.
+
+    python tests/agents/update_golden.py
+
+A change of numerics moves these numbers: run it then, and say why in the commit that has the new file.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from perdure.agents.dqn import DQN
+from perdure.agents.ppo import PPO
+from perdure.agents.sac import SAC
+from perdure.core.records import RegimeSchedule, Segment
+from perdure.rl import learner
+from perdure.rl.feeds import Epochs, Replay
+from perdure.worlds.pure.cartpole import CartPole
+from perdure.worlds.pure.pendulum import Pendulum
+
+FILE = Path(__file__).with_name("golden.json")
+REPLAY = Replay(capacity=400, batch_size=16, learning_starts=50)
+CASES = {
+    "ppo": (PPO(feed=Epochs(epochs=2, minibatches=4), hidden=(16, 16)), CartPole(), 4, 256),
+    "ppo_continuous": (PPO(feed=Epochs(epochs=2, minibatches=4), hidden=(16, 16)), Pendulum(), 4, 256),
+    "dqn": (DQN(feed=REPLAY, hidden=(16, 16)), CartPole(), 1, 200),
+    "sac": (SAC(feed=REPLAY, hidden=(16, 16)), Pendulum(), 1, 200),
+}
+
+
+def measured(name: str) -> dict[str, float]:
+    """Numbers that say where one seed of an agent stands after a short run."""
+    agent, world, n_envs, steps = CASES[name]
+    made = learner.JaxLearner(
+        learner.trainer(agent, world, n_envs=n_envs, window_steps=32, total_steps=steps), seeds=(7,)
+    )
+    plan = RegimeSchedule((Segment("only", "only", 0, steps, {}),))
+    state, rewards, last = made.init((7,)), [], {}
+    while made.step(state) < steps:
+        state, window, metrics = made.advance(state, plan, steps - made.step(state))
+        rewards.append(window.columns["reward"])
+        last = {key: float(value[-1, 0]) for key, value in metrics.items() if key != "step"}
+    params = state.train.seeds.agent.params
+    norms = {
+        f"norm/{key}": float(np.sqrt(sum(np.square(leaf).sum(dtype=np.float64) for leaf in jax.tree.leaves(part))))
+        for key, part in params.items()
+    }
+    rewards_mean = float(np.concatenate(rewards).mean(dtype=np.float64))
+    returns = made.evaluate(state, None, 2).returns
+    return {"reward": rewards_mean, "return": float(returns.mean(dtype=np.float64)), **last, **norms}
+
+
+def golden() -> dict[str, Any]:
+    """What the file should hold."""
+    return {"jax": jax.__version__, "cases": {name: measured(name) for name in CASES}}
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(golden(), indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {FILE}")
