@@ -1,6 +1,5 @@
 """Perdure's side of the comparison: whole runs through the learner, every step's columns handed to the host."""
 
-import os
 import time
 from typing import Any
 
@@ -44,9 +43,8 @@ def measured(setting: settings.Setting, precision: str, times: int, patience: fl
     `build` is the first `init` and `advance` together: tracing, compiling and one window of steps.
     """
     from perdure.core import records, registry
-    from perdure.rl import devices, learner
+    from perdure.rl import learner
 
-    devices.use_cores(min(setting.seeds, os.cpu_count() or 1))
     world = registry.resolve("worlds", WORLDS[setting.world])()
     trainer = learner.trainer(
         agent(setting, precision),

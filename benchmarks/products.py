@@ -48,18 +48,18 @@ def updates() -> dict[str, list[Pass]]:
     return {**ppo, "sac": sac, "dqn": [Pass(64, values), Pass(64, values, weights=True)]}
 
 
-def product_rate(precision: str, size: int = 2048, times: int = 5) -> float:
+def product_rate(precision: str, patience: float, size: int = 2048, times: int = 5) -> float:
     """GFLOP/s of a large square product, both cores working."""
     import jax
 
     left, right = (jax.random.normal(jax.random.key(i), (size, size)).astype(precision) for i in (0, 1))
     multiply = jax.jit(lambda a, b: a @ b).lower(left, right).compile()
     multiply(left, right).block_until_ready()
-    sections, _ = measure.repeated(lambda _: multiply(left, right).block_until_ready(), times, patience=30)
+    sections, _ = measure.repeated(lambda _: multiply(left, right).block_until_ready(), times, patience)
     return 2 * size**3 / min(section.wall for section in sections) / 1e9
 
 
-def update_rate(passes: list[Pass], precision: str, repeats: int = 300) -> dict[str, float]:
+def update_rate(passes: list[Pass], precision: str, patience: float, repeats: int = 300) -> dict[str, float]:
     """Updates a second if an update were its matrix products and nothing else."""
     import jax
     import jax.numpy as jnp
@@ -80,7 +80,7 @@ def update_rate(passes: list[Pass], precision: str, repeats: int = 300) -> dict[
     start = jnp.zeros((), precision)
     program = jax.jit(lambda start: jax.lax.scan(one, start, None, repeats)[0]).lower(start).compile()
     program(start).block_until_ready()
-    sections, _ = measure.repeated(lambda _: program(start).block_until_ready(), 5, patience=30)
+    sections, _ = measure.repeated(lambda _: program(start).block_until_ready(), 5, patience)
     seconds = sorted(section.wall for section in sections)[2] / repeats
     flops = sum(2 * rows * inner * columns for rows, inner, columns in shapes)
     return {"updates": 1 / seconds, "gflops": flops / seconds / 1e9}
@@ -89,16 +89,19 @@ def update_rate(passes: list[Pass], precision: str, repeats: int = 300) -> dict[
 def main() -> None:
     """Measure and append one line a setting and precision."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--patience", type=float, default=30)
     parser.add_argument("--results", type=Path, default=Path("results.jsonl"))
     arguments = parser.parse_args()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     for precision in ("float32", "bfloat16"):
         measure.record(
-            {"products": "square", "precision": precision, "gflops": product_rate(precision)}, arguments.results
+            {"products": "square", "precision": precision, "gflops": product_rate(precision, arguments.patience)},
+            arguments.results,
         )
         for name, passes in updates().items():
             measure.record(
-                {"products": name, "precision": precision, **update_rate(passes, precision)}, arguments.results
+                {"products": name, "precision": precision, **update_rate(passes, precision, arguments.patience)},
+                arguments.results,
             )
 
 

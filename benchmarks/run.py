@@ -44,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"any of {', '.join(GROUPS)}; default all")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before each run")
     parser.add_argument("--results", type=Path, default=HERE / "results.jsonl")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.groups) - set(GROUPS))
@@ -53,7 +54,8 @@ def main() -> None:
     for turn in range(arguments.rounds):
         for group in arguments.groups or GROUPS:
             for command in commands(group, turn == 0):
-                failures += _measure(command, arguments.results.resolve(), turn)
+                patience = ["--patience", str(arguments.patience)]
+                failures += _measure([*command, *patience], arguments.results.resolve(), turn)
     sys.exit(f"{failures} measurements failed" if failures else 0)
 
 

@@ -33,20 +33,6 @@ output_dir: OUT
 
 
 @pytest.fixture
-def perdure_command(monkeypatch, capsys):
-    """Run the command line in this process: arguments -> (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["perdure", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        printed = capsys.readouterr()
-        return caught.value.code or 0, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
 def documents(tmp_path):
     out = str(tmp_path / "out")
     (tmp_path / "experiment.yaml").write_text(EXPERIMENT.replace("OUT", out))
@@ -214,7 +200,7 @@ def test_a_sweep_is_checked_before_it_starts(perdure_command, documents, trainer
 def test_a_sweep_with_a_failed_run_exits_with_1(perdure_command, documents, trainer, monkeypatch):
     from perdure.harness import executor
 
-    failing = lambda document, resume: [sys.executable, "-c", "import sys; sys.exit('error: no luck')"]  # noqa: E731
+    failing = lambda document, resume: [sys.executable, "-c", "import sys; sys.exit('error: no luck')"]
     run_sweep = executor.run_sweep
     monkeypatch.setattr(executor, "run_sweep", lambda config, **options: run_sweep(config, failing, **options))
     code, out, err = perdure_command("sweep", documents / "sweep.yaml")

@@ -19,6 +19,7 @@ from perdure.metrics import six
 from perdure.rl import clipped
 from perdure.rl.feeds import Epochs
 from perdure.rl.optim import Adam
+from perdure.worlds.adapters.gymnasium import face
 
 FACE = "perdure.worlds.adapters.gymnasium:face"
 STEPS = 1_200
@@ -26,6 +27,13 @@ LABELS = {"regime": "id", "origin": "origin", "boundary": "boundary"}
 SHIFTS = {
     "perdure/cartpole": [{}, {"force": -10.0}, {"gravity": 20.0, "pole_length": 2.0}],
     "perdure/pendulum": [{}, {"gravity": 2.0}, {"mass": 2.0}],
+}
+WATCHED = {
+    "perdure/cartpole": {
+        "boundary_source": "detector",
+        "detector": {"name": "page_hinkley", "kwargs": {"threshold": 20.0}},
+    },
+    "perdure/pendulum": {"boundary_source": "oracle"},
 }
 
 
@@ -88,7 +96,7 @@ def run_of(folder, world, hosted, **sections):
         "environment": {"id": FACE, "kwargs": {"world": world}} if hosted else {"id": world},
         "algorithm": {"name": "scripted", "kwargs": {"column": 2 if "cartpole" in world else 1}},
         "rollout": {"total_steps": STEPS, "n_envs": 2, "window_steps": 50},
-        "regime": {"provider": "schedule", "segments": segments},
+        "regime": {"provider": "schedule", "segments": segments, **WATCHED[world]},
         "evaluation": {"episodes": 1, "regimes": "current"},
         "run": {
             "seeds": [3, 4],
@@ -144,8 +152,32 @@ def test_the_two_give_the_same_six_metrics(pairs, world):
         assert sum(metric.value is not None for metric in found.values()) >= 3
 
 
+@pytest.mark.parametrize("world", SHIFTS)
+def test_the_two_learn_in_the_same_windows_and_hear_the_same_alarms(pairs, world):
+    compiled, hosted = pairs[world]
+    assert compiled.windows == hosted.windows
+    if "cartpole" in world:
+        assert sum(line["metrics"]["detector/alarm"] for line in compiled.windows) > 0
+
+
 def test_the_seeds_and_the_shifts_tell_in_the_trace(pairs):
     # A trace that said nothing would be the same both ways too.
     rewards = np.array(columns(pairs["perdure/pendulum"][0])["reward"]).reshape(2, STEPS)
     assert not np.array_equal(rewards[0], rewards[1])
     assert len(np.unique(rewards)) > STEPS
+
+
+def test_an_environment_given_as_an_object_is_trained_in_and_never_evaluated(tmp_path):
+    document = {
+        "environment": {"id": "of-no-consequence"},
+        "algorithm": {"name": "scripted"},
+        "rollout": {"total_steps": 60, "window_steps": 20},
+        "evaluation": {"every": 20},
+        "run": {"output_dir": str(tmp_path)},
+    }
+    env = face("perdure/cartpole")
+    result = build.run_experiment(ExperimentConfig.from_document(document), env=env)
+    assert result.counts == {"steps": 60, "rows": 60, "windows": 3, "evaluations": 0, "events": 1}
+    # Every step was of the training.
+    assert env.get_state()["t"] == 60
+    assert set(runs.load_run(result.folder).meta["bounds"]) == {"constant"}

@@ -14,9 +14,15 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "perdure.agents.apo": ("APO",),
+    "perdure.agents.asac": ("ASAC",),
+    "perdure.agents.avg": ("AVG",),
     "perdure.agents.dqn": ("DQN",),
     "perdure.agents.ppo": ("PPO",),
+    "perdure.agents.pqn": ("PQN",),
+    "perdure.agents.redq": ("REDQ",),
     "perdure.agents.sac": ("SAC",),
+    "perdure.agents.td3": ("TD3",),
     "perdure.build": ("evaluate_run", "run_experiment", "trace_path_for"),
     "perdure.core.capabilities": (
         "DescribesRuns",
@@ -53,8 +59,8 @@ _HOMES = {
     "perdure.metrics.six": ("six_metrics",),
     "perdure.metrics.summary": ("summarise",),
     "perdure.report.page": ("write_report",),
-    "perdure.rl.feeds": ("Epochs", "Replay"),
-    "perdure.rl.optim": ("Adam", "RMSProp"),
+    "perdure.rl.feeds": ("Epochs", "Latest", "Replay"),
+    "perdure.rl.optim": ("Adam", "RAdam", "RMSProp"),
     "perdure.simple": ("Trained", "load_policy", "train"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core import component, registry
-from perdure.core.errors import ConfigError, DataError, Refused, nearest
+from perdure.core.errors import ConfigError, DataError, PerdureError, Refused, nearest, told
 from perdure.core.protocols import Learner
 from perdure.core.records import EvaluationRow, RegimeSchedule, Segment, Spec
 from perdure.harness import checkpoint, run
@@ -88,6 +88,8 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         raise ConfigError(
             f"regime.provider is 'environment', but {config.environment.id} reports no regimes; list them in a schedule"
         )
+    if not config.rollout.auto_reset:
+        raise ConfigError(f"rollout.auto_reset is false, but {config.environment.id} always begins the next episode")
     reward = _reward(config)
     if reward is not None:
         _check_reward(reward, world)
@@ -363,11 +365,17 @@ def _called(factory, kwargs, offered, place):
     """`factory(**kwargs)`, with those of `offered` that it asks for by name."""
     names = inspect.signature(factory).parameters
     wanted = {name: value for name, value in offered.items() if name in names and name not in kwargs}
+    name = getattr(factory, "__name__", factory)
     try:
         inspect.signature(factory).bind(**kwargs, **wanted)
     except TypeError as error:
-        raise ConfigError(f"{place} does not fit {getattr(factory, '__name__', factory)}: {error}") from None
-    return factory(**kwargs, **wanted)
+        raise ConfigError(f"{place} does not fit {name}: {error}") from None
+    try:
+        return factory(**kwargs, **wanted)
+    except PerdureError:
+        raise
+    except Exception as error:  # A stranger's code may raise anything; whatever it is, the run cannot begin.
+        raise ConfigError(f"{place}: {name} raised {told(error)}; mend it or its arguments") from error
 
 
 def _check_reward(reward, world):

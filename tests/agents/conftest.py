@@ -36,3 +36,9 @@ def ladder():
 def goldens():
     """The module update_golden.py beside this file."""
     return _loaded("perdure_tests_goldens", Path(__file__).with_name("update_golden.py"))
+
+
+@pytest.fixture(scope="session")
+def single():
+    """The module single.py beside this file: batches, contexts and one update by itself."""
+    return _loaded("perdure_tests_single", Path(__file__).with_name("single.py"))

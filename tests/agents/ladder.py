@@ -6,9 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perdure.agents.apo import APO
+from perdure.agents.asac import ASAC
+from perdure.agents.avg import AVG
 from perdure.agents.dqn import DQN
 from perdure.agents.ppo import PPO
+from perdure.agents.pqn import PQN
+from perdure.agents.redq import REDQ
 from perdure.agents.sac import SAC
+from perdure.agents.td3 import TD3
 from perdure.core.component import component
 from perdure.core.records import RegimeSchedule, Segment
 from perdure.rl import learner
@@ -63,45 +69,51 @@ class Ladder:
 
 def agent(name: str) -> Any:
     """An agent that learns a probe in two thousand steps."""
-    adam = Adam(learning_rate=1e-2)
+    adam, few = Adam(learning_rate=1e-2), Epochs(epochs=4, minibatches=2)
     replay = Replay(capacity=2_000, batch_size=32, learning_starts=64, ratio=0.25)
-    if name.startswith("ppo"):
-        return PPO(feed=Epochs(epochs=4, minibatches=2), hidden=(16,), optimiser=adam, discount=DISCOUNT)
-    if name == "dqn":
-        return DQN(feed=replay, hidden=(16,), optimiser=adam, target_period=20, discount=DISCOUNT)
-    return SAC(
-        feed=replay, hidden=(16,), actor_optimiser=adam, critic_optimiser=adam, temperature=1e-3,
-        temperature_optimiser=Adam(learning_rate=1e-5), slow_rate=0.05, discount=DISCOUNT,
-    )  # fmt: skip
+    pair = {"hidden": (16,), "actor_optimiser": adam, "critic_optimiser": adam}
+    discounted = pair | {"feed": replay, "slow_rate": 0.05, "discount": DISCOUNT}
+    cool = {"temperature": 1e-3, "temperature_optimiser": Adam(learning_rate=1e-5)}
+    return {
+        "ppo": lambda: PPO(feed=few, hidden=(16,), optimiser=adam, discount=DISCOUNT),
+        "dqn": lambda: DQN(feed=replay, hidden=(16,), optimiser=adam, target_period=20, discount=DISCOUNT),
+        "sac": lambda: SAC(**discounted, **cool),
+        "redq": lambda: REDQ(**discounted, **cool, critics=3, critic_updates=2),
+        "td3": lambda: TD3(**discounted),
+        "pqn": lambda: PQN(feed=few, hidden=(16,), optimiser=adam, discount=DISCOUNT),
+        "avg": lambda: AVG(**pair, temperature=1e-3, discount=DISCOUNT),
+        "apo": lambda: APO(feed=few, hidden=(16,), optimiser=adam),
+        "asac": lambda: ASAC(**pair, feed=replay, slow_rate=0.05, temperature=1e-3),
+    }[name.removesuffix("_continuous")]()
 
 
 def trained(name: str, which: int, steps: int = 4_096) -> tuple[Any, Any]:
-    """(trainer, agent state) after `steps` on the chosen world."""
-    continuous = name in ("sac", "ppo_continuous")
+    """(trainer, its one seed) after `steps` on the chosen world."""
+    continuous = name in ("asac", "avg", "redq", "sac", "td3") or name.endswith("_continuous")
     trainer = learner.trainer(agent(name), Ladder(continuous), n_envs=8, window_steps=8, total_steps=4_096)
     made = learner.JaxLearner(trainer, (0,))
     plan = RegimeSchedule((Segment("probe", "probe", 0, steps, {"which": float(which)}),))
     state = made.init((0,))
     while made.step(state) < steps:
         state, _, _ = made.advance(state, plan, steps - made.step(state))
-    return trainer, jax.tree.map(lambda x: x[0], state.train.seeds.agent)
+    return trainer, jax.tree.map(lambda x: x[0], state.train.seeds)
 
 
-def valued(trainer: Any, state: Any, observations: Any, actions: Any) -> np.ndarray:
+def valued(trainer: Any, seed: Any, observations: Any, actions: Any) -> np.ndarray:
     """What the agent's critic says of the observations: of the best action, of those given, or of the state."""
     nets = trainer.context(None).nets
-    obs = jnp.asarray(observations, jnp.float32)[:, None]
+    obs = seed.normaliser.look(trainer, jnp.asarray(observations, jnp.float32)[:, None])
     action = jnp.asarray(actions or [0.0] * len(obs), jnp.float32)[:, None]
-    output = nets["critic"].apply(state.params["critic"], joined(nets["critic"], obs, action))
+    output = nets["critic"].apply(seed.agent.params["critic"], joined(nets["critic"], obs, action))
     if nets["critic"].members:
         return np.asarray(output.min(0)[:, 0])
     return np.asarray(output.max(-1))
 
 
-def chosen(trainer: Any, state: Any, observations: Any) -> np.ndarray:
+def chosen(trainer: Any, seed: Any, observations: Any) -> np.ndarray:
     """The greedy action at each observation."""
-    obs = jnp.asarray(observations, jnp.float32)[:, None]
-    return np.asarray(trainer.agent.act_greedy(state, obs, trainer.context(None))).reshape(len(obs))
+    obs = seed.normaliser.look(trainer, jnp.asarray(observations, jnp.float32)[:, None])
+    return np.asarray(trainer.agent.act_greedy(seed.agent, obs, trainer.context(None))).reshape(len(obs))
 
 
 def _chosen(outcomes, task):

@@ -5,30 +5,30 @@ import pytest
 
 from perdure.worlds import probes
 
-AGENTS = ("ppo", "ppo_continuous", "dqn", "sac")
+AGENTS = ("ppo", "ppo_continuous", "dqn", "sac", "td3", "redq", "pqn", "avg")
 
 
 @pytest.mark.parametrize("rung", range(5), ids=lambda rung: tuple(probes.ladder())[rung].removeprefix("perdure/probe_"))
 @pytest.mark.parametrize("name", AGENTS)
 def test_the_probe_is_learned(name, rung, ladder):
-    trainer, state = ladder.trained(name, rung)
+    trainer, seed = ladder.trained(name, rung)
     continuous = trainer.world.continuous
     answers = list(probes.ladder(continuous).values())[rung].answers(ladder.DISCOUNT)
-    values = ladder.valued(trainer, state, answers.observations, answers.actions)
+    values = ladder.valued(trainer, seed, answers.observations, answers.actions)
     # An agent that still explores while it learns values states a little below the best policy's.
     slack = 0.35 if answers.actions and name.startswith("ppo") else 0.12
     np.testing.assert_allclose(values, answers.values, atol=slack)
     if answers.actions:
-        np.testing.assert_allclose(ladder.chosen(trainer, state, answers.observations), answers.actions, atol=0.2)
+        np.testing.assert_allclose(ladder.chosen(trainer, seed, answers.observations), answers.actions, atol=0.2)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_truncation_keeps_the_bootstrap_in_the_whole_loop(name, ladder):
-    trainer, state = ladder.trained(name, ladder.TRUNCATED)
-    assert float(ladder.valued(trainer, state, [0.0], None)[0]) == pytest.approx(1 / (1 - ladder.DISCOUNT), abs=0.15)
+    trainer, seed = ladder.trained(name, ladder.TRUNCATED)
+    assert float(ladder.valued(trainer, seed, [0.0], None)[0]) == pytest.approx(1 / (1 - ladder.DISCOUNT), abs=0.15)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_termination_drops_the_bootstrap_in_the_whole_loop(name, ladder):
-    trainer, state = ladder.trained(name, 0)
-    assert float(ladder.valued(trainer, state, [0.0], None)[0]) == pytest.approx(1.0, abs=0.1)
+    trainer, seed = ladder.trained(name, 0)
+    assert float(ladder.valued(trainer, seed, [0.0], None)[0]) == pytest.approx(1.0, abs=0.1)

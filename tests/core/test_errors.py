@@ -24,3 +24,13 @@ def test_only_a_run_that_broke_exits_with_one():
     kinds = [errors.ConfigError, errors.UnknownName, errors.MissingExtra, errors.Refused, errors.DataError]
     assert {kind.exit_code for kind in kinds} == {2}
     assert errors.RunFailed.exit_code == 1
+
+
+def test_nearest_lists_only_so_many_names():
+    listed = errors.nearest("zzz", [f"{number:03}" for number in range(100)])
+    assert listed.endswith(f"039 and {100 - errors.MOST_LISTED} more")
+
+
+def test_a_strangers_exception_is_told_in_one_line():
+    assert errors.told(OSError("  first\nsecond")) == "OSError: first"
+    assert errors.told(KeyError()) == "KeyError"

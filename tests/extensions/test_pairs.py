@@ -8,6 +8,7 @@ from perdure.extensions.regularisation import L2Init
 from perdure.extensions.resets import ReDo, ShrinkPerturb
 
 AGENTS = ("ppo", "dqn", "sac")
+TOGETHER = (*AGENTS, "apo", "asac", "avg", "pqn", "redq", "td3")
 EXTENSIONS = {
     "l2_init": L2Init(strength=1.0),
     "redo": ReDo(threshold=0.5, interval=3),
@@ -16,7 +17,7 @@ EXTENSIONS = {
 
 
 def test_every_registered_agent_and_extension_is_among_the_pairs():
-    assert set(AGENTS) == set(registry.names("agents"))
+    assert set(TOGETHER) == set(registry.names("agents"))
     assert set(EXTENSIONS) == set(registry.names("extensions"))
 
 
@@ -32,7 +33,7 @@ def test_the_pair_trains_and_differs_from_the_plain_agent(name, extension, tiny)
     assert any((weights[path] != without[path]).any() for path in weights if path.startswith("critic"))
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", TOGETHER)
 def test_all_of_them_train_together_and_report(name, tiny):
     made = tiny.made(name, tuple(EXTENSIONS.values()))
     state, _, _ = tiny.train(made, 192)

@@ -158,3 +158,25 @@ def test_an_unbounded_box_has_null_bounds():
     assert spaces.as_json(gymnasium.spaces.Box(-np.inf, np.inf, (3,)))["low"] is None
     low = np.array([0.0, -np.inf], np.float32)
     assert spaces.as_json(gymnasium.spaces.Box(low, np.inf, (2,)))["low"] == [0.0, None]
+
+
+def test_a_listed_archive_that_is_damaged_is_named(bundle):
+    file = bundle / "policy" / "w.npz"
+    np.savez(file, x=np.arange(1000.0))
+    content = bytearray(file.read_bytes())
+    content[:30] = bytes(30)
+    file.write_bytes(content)
+    relist(bundle, **{"policy/w.npz": arrays.sha256(file)})
+    (problem,) = export.verify(bundle)
+    assert problem.startswith("w.npz is an archive that cannot be read")
+
+
+def test_a_name_that_no_disk_can_hold_is_a_problem_and_no_crash(bundle):
+    relist(bundle, **{"x" * 5_000: "0"})
+    (problem,) = export.verify(bundle)
+    assert problem.endswith("cannot be read: File name too long")
+
+
+def test_what_is_no_folder_is_no_bundle(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert export.verify(tmp_path / "file")[0].endswith("cannot be read (Not a directory); check the path")

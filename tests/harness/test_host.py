@@ -247,7 +247,8 @@ def test_a_detector_splits_the_window_after_its_alarm(worlds, tmp_path):
         return made[-1]
 
     schedule = SCHEDULE._replace(boundary_source="detector")
-    execute(job(tmp_path / "run", learner(worlds, algorithm=algorithm, detector=Third()), schedule=schedule))
+    endless = lambda: worlds.Walk(persistent=True, truncates=True)
+    execute(job(tmp_path / "run", learner(worlds, endless, algorithm, detector=Third()), schedule=schedule))
     assert [24, 25] in made[0].updates
     assert [*range(26, 32)] in made[0].updates
     ((count, shift),) = made[0].shifts
@@ -260,6 +261,44 @@ def test_a_detector_splits_the_window_after_its_alarm(worlds, tmp_path):
     )
     alarms = [event for event in runs.load_run(tmp_path / "run").events if event["kind"] == "alarm"]
     assert [event["step"] for event in alarms] == [32, 32]
+
+
+def test_a_detector_is_shown_the_returns_of_episodes_as_they_end(worlds, tmp_path):
+    class Shown:
+        def __init__(self):
+            self.values = []
+
+        def start(self, xp):
+            return ()
+
+        def step(self, xp, state, x):
+            self.values.append(x)
+            return state, False
+
+    shown, schedule = Shown(), SCHEDULE._replace(boundary_source="detector")
+
+    class Signals(worlds.Learns):
+        """Stops the run inside an episode, whose return so far must outlive the resume."""
+
+        def update(self, window):
+            if window.last_step == 64 and window.seed == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().update(window)
+
+    with pytest.raises(Interrupted):
+        execute(job(tmp_path / "run", learner(worlds, worlds.Saveable, Signals, detector=shown), schedule=schedule))
+    again = learner(worlds, worlds.Saveable, detector=shown)
+    execute(job(tmp_path / "run", again, schedule=schedule, resume=True))
+    rows = rows_of(tmp_path / "run")
+    ends = [[row["step"] for row in rows if row["seed"] == seed and row["terminated"]] for seed in (4, 2)]
+    assert [len(steps) for steps in ends] == [12, 12]
+    returns = []
+    for step in range(18, 120, 20):
+        # Both copies end together, after ten steps each.
+        for seed in (4, 2):
+            mine = [row["reward"] for row in rows if row["seed"] == seed and step - 18 <= row["step"] < step + 2]
+            returns.append(sum(mine) / 2)
+    assert sorted(shown.values) == pytest.approx(sorted(returns))
 
 
 def test_a_detector_must_be_named(worlds, tmp_path):

@@ -235,3 +235,30 @@ def test_a_hundred_thousand_lines_are_read_fast(tmp_path):
     run = runs.load_run(tmp_path)
     assert time.process_time() - began < 1.5
     assert len(run.streams[0].step) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"seed,step,reward,terminated,truncated\n0,0,1.0,0,0\n",
+            "each line must be one JSON object, so convert the file",
+        ),
+        (b"\x1f\x8b\x08\x00\x01\x02", "holds no JSON lines"),
+        (b"PAR1\x00\x01PAR1", "holds no JSON lines"),
+        (b"\x00" * 64, "holds no JSON lines"),
+    ],
+)
+def test_a_trace_of_another_format_is_refused_not_read_as_empty(tmp_path, content, message):
+    (tmp_path / "traces.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        runs.load_run(tmp_path)
+
+
+def test_rows_that_a_finished_run_lacks_are_told(tmp_path):
+    path = foreign(tmp_path / "traces.jsonl", [bare(step) for step in range(5)])
+    meta = {"seeds": [0], "status": "finished", "done_steps": 8}
+    (tmp_path / "run.json").write_text(json.dumps(meta))
+    assert runs.load_run(tmp_path).warnings == ["run.json tells of 8 rows, 5 are there"]
+    path.write_text("")
+    assert runs.load_run(tmp_path).warnings == ["it holds no steps yet"]

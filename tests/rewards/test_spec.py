@@ -197,3 +197,11 @@ def test_a_missing_key_is_refused_at_build_with_the_component_and_what_exists(sp
         spec.check({"ledger.net", "failures"})
     assert "it has: env_reward, failures, ledger.net, obs, terminated, truncated" in str(caught.value)
     spec.check({"ledger.net", "failures", "throughput"})
+
+
+def test_a_component_that_gives_more_than_a_number_is_named():
+    section = {"components": [{"name": "expression", "label": "seen", "params": {"text": "2 * obs"}}]}
+    spec = RewardSpec.from_document(section)
+    info = {"obs": np.ones(4), "env_reward": 1.0, "terminated": False, "truncated": False}
+    with pytest.raises(ConfigError, match=r"component seen gives values of shape \[4\], not \[\]"):
+        spec.step(np, spec.start(np, info), 0, info, spec.weights())

@@ -9,18 +9,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perdure.agents.apo import APO
+from perdure.agents.asac import ASAC
+from perdure.agents.avg import AVG
 from perdure.agents.dqn import DQN
 from perdure.agents.ppo import PPO
+from perdure.agents.pqn import PQN
+from perdure.agents.redq import REDQ
 from perdure.agents.sac import SAC
+from perdure.agents.td3 import TD3
 from perdure.core.component import component
 from perdure.core.extension import Extension
 from perdure.core.records import RegimeSchedule, Segment, Spec
 from perdure.rl import learner
 from perdure.rl.feeds import Epochs, Replay
+from perdure.rl.optim import Adam
 
 WINDOW = 16
 HIDDEN = (8, 8)
 SEEDS = (0, 1)
+STILL_ADAM = Adam(learning_rate=1e-12)
+"""Moves nothing."""
+ON_POLICY = {"apo": APO, "ppo": PPO, "pqn": PQN}
+OFF_POLICY = {"asac": ASAC, "dqn": DQN, "redq": REDQ, "sac": SAC, "td3": TD3}
+CONTINUOUS = {"asac", "avg", "redq", "sac", "td3"}
 
 
 class Level(NamedTuple):
@@ -113,18 +125,20 @@ class Idle(Extension):
 
 
 def agent(name: str, **kwargs: Any) -> Any:
-    """A small ppo, dqn or sac; `feed_...` arguments go to its feed."""
+    """A small agent; `feed_...` arguments go to its feed."""
     feed = {key.removeprefix("feed_"): kwargs.pop(key) for key in list(kwargs) if key.startswith("feed_")}
-    if name == "ppo":
-        return PPO(**{"feed": Epochs(**{"epochs": 2, "minibatches": 2} | feed), "hidden": HIDDEN} | kwargs)
+    if name == "avg":
+        return AVG(**{"hidden": HIDDEN} | kwargs)
+    if name in ON_POLICY:
+        return ON_POLICY[name](**{"feed": Epochs(**{"epochs": 2, "minibatches": 2} | feed), "hidden": HIDDEN} | kwargs)
     replay = Replay(**{"capacity": 1_000, "batch_size": 16, "learning_starts": 20} | feed)
-    kind = {"dqn": DQN, "sac": SAC}[name]
-    return kind(**{"feed": replay, "hidden": HIDDEN} | kwargs)
+    few = {"critics": 3, "critic_updates": 2} if name == "redq" else {}
+    return OFF_POLICY[name](**{"feed": replay, "hidden": HIDDEN} | few | kwargs)
 
 
 def world_for(name: str, **kwargs: Any) -> Clockwork:
     """The clockwork in the form that an agent acts in."""
-    return Clockwork(continuous=name == "sac", **kwargs)
+    return Clockwork(continuous=name in CONTINUOUS, **kwargs)
 
 
 def made(

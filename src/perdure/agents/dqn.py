@@ -24,6 +24,8 @@ class DQN:
     optimiser: RMSProp | Adam = RMSProp(learning_rate=2.5e-4, decay=0.95, epsilon=0.01 / 64**2)
     epsilon: greedy.Epsilon = greedy.Epsilon()
     discount: float = 0.99
+    reward_scale: float = 1.0
+    """What rewards are multiplied by inside targets."""
     target_period: int = 500
     double: bool = False
     normalize_observations: bool = False
@@ -42,7 +44,7 @@ class DQN:
             next_value_B = values.taken(next_q_BA, choice_B)
         else:
             next_value_B = next_q_BA.max(-1)
-        target_B = values.bootstrap(batch.reward, batch.terminated, next_value_B, self.discount)
+        target_B = values.bootstrap(self.reward_scale * batch.reward, batch.terminated, next_value_B, self.discount)
         target_B, extra = extensions.target(state, batch, target_B, ctx)
 
         state, metrics = greedy.regress(self, state, batch, target_B, ctx, extensions)

@@ -28,6 +28,8 @@ class SAC:
     temperature: float = 1.0
     """Where the temperature starts."""
     discount: float = 0.99
+    reward_scale: float = 1.0
+    """What rewards are multiplied by inside targets."""
     slow_rate: float = 0.005
     target_entropy_per_dim: float = -1.0
     normalize_observations: bool = False

@@ -15,9 +15,15 @@ FAMILIES = ("agents", "extensions", "trainers", "worlds", "regimes", "rewards", 
 
 _TABLES: dict[str, dict[str, str]] = {
     "agents": {
+        "apo": "perdure.agents.apo:APO",
+        "asac": "perdure.agents.asac:ASAC",
+        "avg": "perdure.agents.avg:AVG",
         "dqn": "perdure.agents.dqn:DQN",
         "ppo": "perdure.agents.ppo:PPO",
+        "pqn": "perdure.agents.pqn:PQN",
+        "redq": "perdure.agents.redq:REDQ",
         "sac": "perdure.agents.sac:SAC",
+        "td3": "perdure.agents.td3:TD3",
     },
     "extensions": {
         "l2_init": "perdure.extensions.regularisation:L2Init",

@@ -129,13 +129,18 @@ def load_bundle(path: Path) -> Bundle:
     )
 
 
+def refuse_taken(folder: Path) -> None:
+    """Raise DataError where something is that a bundle would write over."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} exists already and is not empty; export to another folder")
+
+
 def _write(folder: Path, write: Any, described: Mapping[str, Any], meta: Mapping[str, Any], external: Any) -> Path:
     if external is not None and not {"uri", "sha256"} <= set(external):
         raise PerdureError(
             f"external weights are described by uri and sha256, not by {', '.join(external) or 'nothing'}"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} exists already and is not empty; export to another folder")
+    refuse_taken(folder)
     partial = folder.with_name(f".{folder.name}{directory.PARTIAL}")
     with directory.disk(folder):
         shutil.rmtree(partial, ignore_errors=True)

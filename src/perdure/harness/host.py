@@ -23,6 +23,9 @@ from perdure.harness.trace import JsonlTrace
 
 __all__ = ["HostLearner", "spec_of"]
 
+NEEDED = ("policy", "update", "on_regime_shift", "save_checkpoint")
+"""What every algorithm must have."""
+
 
 @dataclass
 class _Arm:
@@ -31,10 +34,13 @@ class _Arm:
     seed: int
     algorithm: Algorithm
     collector: RolloutCollector
+    episodic: bool
     saved: dict[str, Any] | None = None
     """Where the worlds must be brought before the next step, after a load."""
     detection: Any = None
     """State of the shift detector."""
+    scores: Any = ()
+    """Returns of the episodes under way, one a copy, which the detector is shown as they end."""
     alarms: int = 0
 
 
@@ -45,7 +51,8 @@ class HostLearner:
     environment. `regime` overrides the schedule as the source of labels (a provider that trusts the
     environment, say). Windows have `window_steps * n_envs` steps; under "oracle" a window ends at a
     segment's end, under "detector" it is split after an alarm of `detector` (see regimes.detectors),
-    which is fed the mean reward of each vector step. An algorithm sees every window, the last partial
+    which is shown the mean of the returns that end at a vector step, or the mean reward of every one
+    where episodes never end. An algorithm sees every window, the last partial
     one too.
 
     An algorithm may offer `features() -> {network: activations [rows, units]}` and
@@ -147,7 +154,8 @@ class HostLearner:
             (place / "algorithm").mkdir(parents=True)
             arm.algorithm.save_checkpoint(place / "algorithm")
             worlds = arm.saved or arm.collector.snapshot()
-            kept = {"worlds": worlds, "detection": tuple(arm.detection or ()), "alarms": arm.alarms}
+            detector = {"detection": tuple(arm.detection or ()), "scores": arm.scores, "alarms": arm.alarms}
+            kept = {"worlds": worlds, **detector}
             directory.write_atomic(place / "worlds.json", json.dumps(checkpoint.encode(kept)).encode())
 
     def load(self, folder: Path) -> list[_Arm]:
@@ -162,7 +170,7 @@ class HostLearner:
                 )
             load(place / "algorithm")
             kept = checkpoint.decode(checkpoint.read_json(place / "worlds.json"))
-            arm.saved, arm.alarms = kept["worlds"], kept["alarms"]
+            arm.saved, arm.scores, arm.alarms = kept["worlds"], kept["scores"], kept["alarms"]
             if arm.detection is not None:
                 arm.detection = type(arm.detection)(*kept["detection"])
         return self._arms
@@ -199,7 +207,12 @@ class HostLearner:
 
     def _arm(self, seed: int) -> _Arm:
         envs = [self._make_env(lane) for lane in range(self._n_envs)]
-        algorithm = self._make_algorithm(seed, spec_of(envs[0]))
+        spec = spec_of(envs[0])
+        algorithm = self._make_algorithm(seed, spec)
+        lacking = [name for name in NEEDED if not hasattr(algorithm, name)]
+        if lacking:
+            kind = type(algorithm).__name__
+            raise Refused(f"the algorithm, a {kind}, has no {', '.join(lacking)}; see perdure.core.protocols.Algorithm")
         reseed = getattr(algorithm.policy, "seed", None)
         if reseed is not None:
             reseed(seeds.stream(seed, "policy"))
@@ -213,7 +226,8 @@ class HostLearner:
             controller=self._controller,
             run_seed=seed,
         )
-        return _Arm(seed, algorithm, collector, detection=None if self._detector is None else self._detector.start(np))
+        detection = None if self._detector is None else self._detector.start(np)
+        return _Arm(seed, algorithm, collector, spec.episodic, None, detection, np.zeros(self._n_envs))
 
     def _settle(self, arm: _Arm) -> None:
         """Bring the worlds of a loaded arm to where they were saved."""
@@ -245,12 +259,15 @@ class HostLearner:
 
     def _alarms(self, arm: _Arm, window: RolloutWindow) -> list[int]:
         """How many rows stand before each alarm, in order."""
-        means = window.rewards().reshape(-1, self._n_envs).mean(axis=1)
+        rewards, ends = (column.reshape(-1, self._n_envs) for column in (window.rewards(), window.terminals()))
         alarms: list[int] = []
-        for position, mean in enumerate(means):
-            arm.detection, alarm = self._detector.step(np, arm.detection, mean)
-            if bool(alarm):
-                alarms.append((position + 1) * self._n_envs)
+        for position, (reward, ended) in enumerate(zip(rewards, ends, strict=True)):
+            scores = arm.scores + reward
+            signal, arm.scores = (scores[ended], np.where(ended, 0.0, scores)) if arm.episodic else (reward, arm.scores)
+            if len(signal):
+                arm.detection, alarm = self._detector.step(np, arm.detection, signal.mean())
+                if bool(alarm):
+                    alarms.append((position + 1) * self._n_envs)
         return alarms
 
 

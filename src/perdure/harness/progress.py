@@ -63,6 +63,11 @@ class Progress:
         """A line an event."""
         self._say(f"step {line['step']:,}: {line['kind']}: {line['message']}")
 
+    def failure(self, text: str) -> None:
+        """The traceback of an error that a user sees in one line: for log.txt alone."""
+        with directory.disk(self._log):
+            self._file.write(text)
+
     def close(self) -> None:
         """Take the bar down and close the log; a second call does nothing."""
         if self._bar is not None:

@@ -10,6 +10,7 @@ The harness sees a `Learner` and numbers; nothing here knows what learns, or in 
 
 import contextlib
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ class _Live:
         except BaseException:
             self.trace.close()
             raise
-        shown = progress.Progress(place.path / "log.txt", self.meta, job.schedule, show=job.progress)
-        self.sinks: list[sinks.Sink] = [self.files, shown, *job.sinks]
+        self.shown = progress.Progress(place.path / "log.txt", self.meta, job.schedule, show=job.progress)
+        self.sinks: list[sinks.Sink] = [self.files, self.shown, *job.sinks]
 
     @property
     def step(self) -> int:
@@ -95,9 +96,14 @@ def execute(job: Job) -> RunResult:
 def _run(job: Job, place: directory.RunDirectory) -> RunResult:
     saved = checkpoint.checkpoints(place.path)
     at = checkpoint.read_counts(saved[-1]) if saved else {}
-    _spare_foreign_trace(job, place)
+    _spare_what_is_there(job, place)
     # A checkpoint that cannot be loaded must leave the files as they are, so this comes before they are cut.
-    state = job.learner.load(saved[-1]) if saved else job.learner.init(tuple(job.meta["seeds"]))
+    try:
+        state = job.learner.load(saved[-1]) if saved else job.learner.init(tuple(job.meta["seeds"]))
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise RunFailed(f"the run cannot begin: {told(error)}; mend it and start again") from error
     live = _Live(job, place, at, state)
     try:
         with signals.caught() as stop:
@@ -137,10 +143,15 @@ def _begin(live: _Live, at: Mapping[str, Any]) -> None:
         live.event("warning", f"resumed under other versions ({', '.join(changed)}); bit for bit no longer holds")
 
 
-def _spare_foreign_trace(job: Job, place: directory.RunDirectory) -> None:
+def _spare_what_is_there(job: Job, place: directory.RunDirectory) -> None:
+    """Refuse, before anything is trained, to write over a stranger's trace or into a folder with a bundle."""
     path = job.trace_path
     if path is not None and not place.meta and path.is_file() and path.stat().st_size:
         raise DataError(f"{path} exists already and is not this run's; choose another trace path")
+    if job.export_dir is not None:
+        from perdure.harness import export
+
+        export.refuse_taken(job.export_dir)
 
 
 def _marks(job: Job) -> list[int]:
@@ -164,9 +175,9 @@ def _train_to(live: _Live, mark: int, stop: signals.Stop) -> None:
 
 def _take(live: _Live, window: records.RolloutWindow, metrics: Mapping[str, Any]) -> None:
     if not isinstance(live.job.learner, RecordsItself):
-        live.trace.write_window(_finite(window))
+        live.trace.write_window(trace.finite(window))
     if not np.isfinite(window.rewards()).all():
-        row = _first_bad(window)
+        row = trace.first_bad(window)
         step, seed, reward = (window.columns[name][row] for name in ("step", "seed", "reward"))
         raise RunFailed(f"step {step}, seed {seed}: the reward is {reward}; mend the world and start a new run")
     origins = window.columns["origin"]
@@ -178,20 +189,6 @@ def _take(live: _Live, window: records.RolloutWindow, metrics: Mapping[str, Any]
     for line in lines:
         if line["metrics"].get("detector/alarm"):
             live.event("alarm", f"detector alarm, seed {line['seed']}", line["step"])
-
-
-def _first_bad(window: records.RolloutWindow) -> int:
-    """The row with the earliest reward that is not finite."""
-    bad = np.flatnonzero(~np.isfinite(window.rewards()))
-    return int(bad[np.argmin(window.columns["step"][bad])])
-
-
-def _finite(window: records.RolloutWindow) -> records.RolloutWindow:
-    """The rows of all seeds before the first reward that is not finite: a trace holds no others."""
-    if np.isfinite(window.rewards()).all():
-        return window
-    before = window.columns["step"] < window.columns["step"][_first_bad(window)]
-    return records.RolloutWindow(columns={name: column[before] for name, column in window.columns.items()})
 
 
 def _window_lines(metrics: Mapping[str, Any], seeds: list[int]) -> list[dict[str, Any]]:
@@ -254,6 +251,7 @@ def _record_failure(live: _Live, error: Exception) -> None:
     """Say in run.json that the run failed; a disk that takes nothing more must not hide the error."""
     with contextlib.suppress(PerdureError):  # the trace is closed, and its error met, once more
         live.trace.flush()
+        live.shown.failure("".join(traceback.format_exception(error)))
     try:
         live.write_meta(status="failed", error=told(error))
     except PerdureError as second:

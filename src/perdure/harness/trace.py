@@ -58,6 +58,20 @@ def open_trace(
     return ParquetTrace(folder / "steps", tuple(meta["seeds"]), schedule, at or {"rows": 0, "parts": 0})
 
 
+def first_bad(window: records.RolloutWindow) -> int:
+    """The row with the earliest reward that is not finite; there must be one."""
+    bad = np.flatnonzero(~np.isfinite(window.rewards()))
+    return int(bad[np.argmin(window.columns["step"][bad])])
+
+
+def finite(window: records.RolloutWindow) -> records.RolloutWindow:
+    """The rows of all seeds before the first reward that is not finite: a trace holds no others."""
+    if np.isfinite(window.rewards()).all():
+        return window
+    before = window.columns["step"] < window.columns["step"][first_bad(window)]
+    return records.RolloutWindow(columns={name: column[before] for name, column in window.columns.items()})
+
+
 class JsonlTrace:
     """`traces.jsonl`: one object a step (schema perdure.trace/1), flushed row by row.
 

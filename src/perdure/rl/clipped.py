@@ -37,7 +37,8 @@ def networks(
         inputs=spec.obs_shape[0], hidden=agent.hidden, activation=agent.activation,
         layer_norm=agent.layer_norm, precision=agent.precision,
     )
-    return {"actor": Network(outputs=spec.action_dim, **shape, **actor), "critic": Network(outputs=1, **shape, **critic)}
+    policy = Network(outputs=spec.action_dim, **shape, **actor)
+    return {"actor": policy, "critic": Network(outputs=1, **shape, **critic)}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:

@@ -75,7 +75,8 @@ class Record(NamedTuple):
 
     def completed(self, rows: Batch) -> "Record":
         """What `without` shortened, whole again."""
-        return self._replace(**{name: getattr(rows, name) for name in COLUMNS if isinstance(getattr(self, name), tuple)})
+        absent = [name for name in COLUMNS if isinstance(getattr(self, name), tuple)]
+        return self._replace(**{name: getattr(rows, name) for name in absent})
 
 
 class Draws(NamedTuple):

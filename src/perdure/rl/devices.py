@@ -1,4 +1,4 @@
-"""Seeds spread over the local devices: each trains its share, and nothing is exchanged."""
+"""Seeds spread over the local accelerators: each trains its share, and nothing is exchanged."""
 
 import math
 from collections.abc import Callable
@@ -13,12 +13,14 @@ SEED = "seed"
 def over_seeds(function: Callable, count: int, outputs: Any, state: Any = True) -> Callable:
     """`function(first, *shared)` with the seed axis of `first` split over devices.
 
-    `state` and `outputs` are prefix trees of booleans: whether that part carries the seed axis.
-    As many devices are used as divide `count` evenly; with one, `function` is returned as it is.
+    `state` and `outputs` are prefix trees of booleans: whether that part carries the seed axis. As
+    many devices are used as divide `count` evenly; with one, `function` is returned as it is. A CPU
+    counts as one device whatever JAX is told: XLA's compiler has crashed on a split program there
+    (benchmarks/README.md).
     """
-    devices = jax.local_devices()
+    devices = [device for device in jax.local_devices() if device.platform != "cpu"]
     used = math.gcd(count, len(devices))
-    if used == 1:
+    if used <= 1 or not devices:
         return function
     mesh = Mesh(devices[:used], (SEED,))
     spec = lambda tree: jax.tree.map(lambda split: PartitionSpec(SEED) if split else PartitionSpec(), tree)
@@ -29,9 +31,3 @@ def over_seeds(function: Callable, count: int, outputs: Any, state: Any = True) 
         return split(first, *shared)
 
     return run
-
-
-def use_cores(count: int) -> None:
-    """Offer `count` CPU devices, if the CPU is the platform and JAX has not started yet; else do nothing."""
-    if jax.config.jax_platforms in (None, "", "cpu") and not jax._src.xla_bridge.backends_are_initialized():  # type: ignore[attr-defined]
-        jax.config.update("jax_num_cpu_devices", count)

@@ -38,7 +38,12 @@ class HostAgent:
         numbers = states.numbers((seed,), trainer.n_envs)
         self._seed = _begin(trainer, jax.tree.map(lambda x: x[0], numbers), self._clock)
         self._actions: list[np.ndarray] = []
+        self._aux: list[Any] = []
+        self._begins = np.ones(trainer.n_envs, bool)
+        self._beginnings = np.zeros((trainer.n_envs, *trainer.world.spec.obs_shape), np.float32)
         self._rows: list[Transition] = []
+        self._step: int | None = None
+        """The last one recorded, so that an observation that cannot be read is named with it."""
         self._sums = None if trainer.on_policy else loop.no_metrics(trainer, self._seed, self._clock)
         self._first = 0
 
@@ -53,10 +58,13 @@ class HostAgent:
 
     def act_batch(self, observations: list[Any]) -> list[Any]:
         """An exploring action for each copy, in world units."""
-        obs = np.stack([self._encode(observation) for observation in observations])
-        action, executed, extensions = _act(self._trainer, self._seed, self._clock, obs)
+        obs = np.stack([self._encode(observation, self._step) for observation in observations])
+        action, executed, aux, extensions = _act(self._trainer, self._seed, self._clock, obs)
         self._seed = self._seed._replace(extensions=extensions)
         self._actions.append(np.asarray(action))
+        self._aux.append(jax.tree.map(np.asarray, aux))
+        if collect.keeps_reset_obs(self._trainer.agent):
+            self._beginnings = np.where(self._begins[:, None], obs, self._beginnings)
         return [self._native(each) for each in np.asarray(executed)]
 
     def act_greedy(self, observation: Any) -> Any:
@@ -67,6 +75,8 @@ class HostAgent:
     def record(self, transition: Transition) -> None:
         """Take one copy's step; with the last copy's, a replay agent stores and learns."""
         self._rows.append(transition)
+        self._step = transition.step
+        self._begins[transition.lane] = transition.terminated or transition.truncated
         if self._trainer.on_policy:
             if transition.lane == self._trainer.n_envs - 1:
                 self._clock = self._clock._replace(t=self._clock.t + 1)
@@ -78,7 +88,12 @@ class HostAgent:
             )
 
     def update(self, window: RolloutWindow) -> Mapping[str, float]:
-        """Learn from a whole window, or report what was learnt on the way."""
+        """Learn from a whole window, or report what was learnt on the way.
+
+        A window that was cut at an alarm comes in parts, and is learnt from with the last one.
+        """
+        if self._step is not None and window.last_step <= self._step:
+            return {}
         if self._trainer.on_policy:
             whole = len(self._rows) == self._trainer.window_steps * self._trainer.n_envs
             rows_TN = self._batch()
@@ -104,13 +119,18 @@ class HostAgent:
 
     def save_checkpoint(self, path: Path) -> None:
         """Write everything that changes, between windows."""
-        arrays.save(path, states.leaves((self._seed, self._clock)), {"first": self._first})
+        arrays.save(path, states.leaves(self._whole()), {"first": self._first})
 
     def load_checkpoint(self, path: Path) -> None:
         """Take up what `save_checkpoint` wrote; raises DataError for another program's."""
         found, meta = arrays.load(path)
-        self._seed, self._clock = states.restored((self._seed, self._clock), found, path)
+        self._seed, self._clock, *begun = states.restored(self._whole(), found, path)
+        self._begins, self._beginnings = (np.array(each) for each in begun)
         self._first = meta["first"]
+
+    def _whole(self) -> tuple[Any, ...]:
+        """Everything that changes and outlasts a window."""
+        return self._seed, self._clock, jnp.asarray(self._begins), jnp.asarray(self._beginnings)
 
     def _native(self, action: np.ndarray) -> Any:
         return int(action) if self._trainer.world.spec.discrete else action
@@ -128,8 +148,12 @@ class HostAgent:
             column("terminated", bool),
             column("truncated", bool),
             shaped(seen("next_observation")),
+            jax.tree.map(lambda *steps: np.stack(steps), *self._aux),
         )
-        self._rows, self._actions = [], []
+        if collect.keeps_reset_obs(self._trainer.agent):
+            # The environment is reset after the step is told; where the episode began is drawn from the same resets.
+            rows = rows._replace(reset_obs=self._beginnings[None])
+        self._rows, self._actions, self._aux = [], [], []
         return rows
 
 
@@ -142,14 +166,16 @@ def _begin(trainer, numbers, clock):
     proposal, aux, _ = jax.eval_shape(lambda: collect.propose(trainer, seed, obs, draws, clock))
     blank = lambda x: jnp.zeros(x.shape, x.dtype)
     rows = Batch(obs, blank(proposal.action), jnp.zeros(n_envs), no, no, obs, jax.tree.map(blank, aux))
+    if collect.keeps_reset_obs(trainer.agent):
+        rows = rows._replace(reset_obs=obs)
     return loop.with_stores(trainer, seed, rows)
 
 
 @partial(jax.jit, static_argnames="trainer")
 def _act(trainer, seed, clock, obs):
     key = jax.random.fold_in(seed.keys.exploration, clock.t)
-    proposal, _, extensions = collect.propose(trainer, seed, obs, collect.draw(trainer, key), clock)
-    return proposal.action, collect.executed(trainer.world.spec, proposal.action), extensions
+    proposal, aux, extensions = collect.propose(trainer, seed, obs, collect.draw(trainer, key), clock)
+    return proposal.action, collect.executed(trainer.world.spec, proposal.action), aux, extensions
 
 
 _store_and_update = jax.jit(loop.store_and_update, static_argnames="trainer")

@@ -118,6 +118,7 @@ def with_stores(trainer: Trainer, seed: Seed, rows_N: Batch) -> Seed:
 
 
 def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
+    # What is looked at for its shapes and then run is jitted by itself, so that it is traced once.
     one_round = _on_policy_round if trainer.on_policy else _off_policy_round
     full = jnp.int32(trainer.window_steps)
     _, _, record, metrics = jax.eval_shape(partial(one_round, trainer), seed, clock, schedule, full)
@@ -136,6 +137,7 @@ def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
     return (seed, clock), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), record), metrics
 
 
+@partial(jax.jit, static_argnames="trainer")
 def _on_policy_round(trainer, seed, clock, schedule, length):
     """A whole window, then its updates; a window that is cut short is recorded and trains nothing."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
@@ -161,6 +163,7 @@ def _on_policy_round(trainer, seed, clock, schedule, length):
     return seed, clock._replace(updates=clock.updates + jnp.where(whole, updates, 0)), record, metrics
 
 
+@partial(jax.jit, static_argnames="trainer")
 def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> tuple[Seed, Metrics]:
     """All epochs over one window, and what follows an update."""
     feed, agent = trainer.agent.feed, trainer.agent
@@ -209,6 +212,7 @@ def _recent(rows_TN, trainer):
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[index], rows_TN)
 
 
+@partial(jax.jit, static_argnames="trainer")
 def _off_policy_round(trainer, seed, clock, schedule, length):
     """Step, store, update; a window is just how many of these are done before the host looks."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
@@ -275,6 +279,7 @@ def _updates(trainer, seed, clock, due, sums):
     return jax.lax.fori_loop(0, due, lambda _, carry: one(carry), start)
 
 
+@partial(jax.jit, static_argnames="trainer")
 def _update(trainer, seed, clock, after):
     """One update on a batch from the store."""
     feed = trainer.agent.feed

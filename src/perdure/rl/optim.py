@@ -67,7 +67,7 @@ class Adam(_Optimiser):
 
 @component
 class RAdam(_Optimiser):
-    """Rectified Adam (Liu et al., 2020, arXiv:1908.03265, algorithm 2): no adaptive step while its variance is unknown."""
+    """Rectified Adam (Liu et al., 2020, arXiv:1908.03265, algorithm 2): steps adapt once their variance is known."""
 
     learning_rate: float = 3e-4
     beta1: float = 0.9

@@ -28,9 +28,8 @@ def networks(agent: Any, spec: Spec, *, critics: int = 2, heads: int = 2, **shap
 
     Two heads are mean and log standard deviation, one is the action itself; `shape` is of both networks.
     """
-    shape = dict(
-        hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm, precision=agent.precision
-    ) | {"initialiser": "glorot"} | shape
+    every = {name: getattr(agent, name) for name in ("hidden", "activation", "layer_norm", "precision")}
+    shape = {**every, "initialiser": "glorot", **shape}
     obs_dim = spec.obs_shape[0]
     return {
         "actor": Network(inputs=obs_dim, outputs=heads * spec.action_dim, bounded=heads == 1, **shape),
@@ -40,9 +39,15 @@ def networks(agent: Any, spec: Spec, *, critics: int = 2, heads: int = 2, **shap
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     """Fresh networks, a slow copy of the critics and a temperature that is learnt."""
-    state = with_temperature(pair(agent, key, ctx), agent.temperature)
+    state = begin_fixed(agent, key, ctx)
     moments = agent.temperature_optimiser.init({"log_temperature": state.params["log_temperature"]})
-    return state._replace(opt=state.opt | {"temperature": moments}, slow={"critic": state.params["critic"]})
+    return state._replace(opt=state.opt | {"temperature": moments})
+
+
+def begin_fixed(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
+    """Fresh networks, a slow copy of the critics and a temperature that nothing moves."""
+    state = with_temperature(pair(agent, key, ctx), agent.temperature)
+    return state._replace(slow={"critic": state.params["critic"]})
 
 
 def pair(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
@@ -103,7 +108,7 @@ def discounted(
     agent: Any, state: fit.AgentState, batch: Batch, next_value: jax.Array, ctx: Context, extensions: Any
 ) -> tuple[jax.Array, Metrics]:
     """The one-step target for each row, after the extensions: cut by termination alone."""
-    target = values.bootstrap(batch.reward, batch.terminated, next_value, agent.discount)
+    target = values.bootstrap(agent.reward_scale * batch.reward, batch.terminated, next_value, agent.discount)
     return extensions.target(state, batch, target, ctx)
 
 
@@ -133,12 +138,16 @@ def regress(
     return fit.descend(state, "critic", agent.critic_optimiser, loss)
 
 
-def climb(agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, extensions: Any, reduce: Reduce) -> tuple[fit.AgentState, Metrics]:
+def climb(
+    agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, extensions: Any, reduce: Reduce
+) -> tuple[fit.AgentState, Metrics]:
     """The actor up the soft value of fresh actions of its own."""
     return climb_along(agent, state, batch, jax.random.normal(key, batch.action.shape), ctx, extensions, reduce)
 
 
-def climb_along(agent: Any, state: fit.AgentState, batch: Batch, noise: jax.Array, ctx: Context, extensions: Any, reduce: Reduce) -> tuple[fit.AgentState, Metrics]:
+def climb_along(
+    agent: Any, state: fit.AgentState, batch: Batch, noise: jax.Array, ctx: Context, extensions: Any, reduce: Reduce
+) -> tuple[fit.AgentState, Metrics]:
     """The actor up the soft value of the actions that it makes of the given Normal `noise` [B, dimensions]."""
     temperature = jnp.exp(state.params["log_temperature"])
 
@@ -152,9 +161,14 @@ def climb_along(agent: Any, state: fit.AgentState, batch: Batch, noise: jax.Arra
     return fit.descend(state, "actor", agent.actor_optimiser, loss)
 
 
-def adapt(agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context) -> tuple[fit.AgentState, Metrics]:
-    """The temperature up while the updated actor's entropy is below its goal, down while above (1812.05905, eq. 18)."""
-    goal = agent.target_entropy_per_dim * ctx.spec.action_dim
+def adapt(
+    agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, goal: float | None = None
+) -> tuple[fit.AgentState, Metrics]:
+    """The temperature up while the updated actor's entropy is below its goal, down while above (1812.05905, eq. 18).
+
+    Without a `goal` it is the agent's `target_entropy_per_dim` for each dimension.
+    """
+    goal = agent.target_entropy_per_dim * ctx.spec.action_dim if goal is None else goal
     _, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.obs), key)
     gap = -(log_prob.mean() + goal)
     state, _ = fit.descend(state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ()))

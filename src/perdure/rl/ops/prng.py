@@ -26,6 +26,7 @@ def wrapped(words: jax.Array) -> jax.Array:
 
 def threefry(words: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Threefry-2x32 of 20 rounds (Salmon et al., 2011): two 32-bit words for every counter (high, low)."""
+    # Fused with the arithmetic that made the key, the compiler repeats that for every use and takes minutes.
     words = jax.lax.optimization_barrier(words)
     schedule = (words[0], words[1], words[0] ^ words[1] ^ jnp.uint32(0x1BD11BDA))
     x, y = high + schedule[0], low + schedule[1]
@@ -64,5 +65,11 @@ def _random_bits(words, width, shape):
 
 
 IMPLEMENTATION = jax.extend.random.define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="threefry_unrolled", tag="fryu"
+    key_shape=(2,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="threefry_unrolled",
+    tag="fryu",
 )

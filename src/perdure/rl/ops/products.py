@@ -39,20 +39,13 @@ def _backward(precision, factors, gradient):
         weights = jnp.stack(columns, axis=1)
     elif rows > SLICE and rows % SLICE == 0:
         slices = lambda y: y.reshape(rows // SLICE, SLICE, y.shape[1])
-        weights = jax.vmap(lambda a, b: _times(_turned(a, precision), b, precision))(slices(x), slices(gradient)).sum(0)
+        weights = jax.vmap(lambda a, b: _times(a.T, b, precision))(slices(x), slices(gradient)).sum(0)
     else:
-        weights = _times(_turned(x, precision), gradient, precision)
-    return _times(gradient, _turned(w, precision), precision), weights
+        weights = _times(x.T, gradient, precision)
+    return _times(gradient, w.T, precision), weights
 
 
 dense.defvjp(_forward, _backward)
-
-
-def _turned(matrix, precision):
-    """The transpose. In bfloat16 it is kept apart: folded into the product, XLA would compute in single precision."""
-    if precision == "bfloat16":
-        return jax.lax.optimization_barrier(matrix.astype(jnp.bfloat16).T)
-    return matrix.T
 
 
 def _times(left, right, precision):
