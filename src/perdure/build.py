@@ -1,23 +1,17 @@
 """From a document to a run: the composition root, the one place that knows every layer."""
 
-import inspect
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure.core import component, registry
-from perdure.core.errors import ConfigError, DataError, PerdureError, Refused, nearest, told
+from perdure import named
+from perdure.core import registry
+from perdure.core.errors import ConfigError, DataError, Refused, nearest
 from perdure.core.protocols import Learner
-from perdure.core.records import EvaluationRow, RegimeSchedule, Segment, Spec
+from perdure.core.records import EvaluationRow, RegimeSchedule, Segment
 from perdure.harness import checkpoint, run
 from perdure.harness.config import ExperimentConfig
-
-CACHE = "PERDURE_CACHE"
-"""Environment variable: where compiled programs are kept between processes; "off" keeps none."""
-MOST_STEPS = 2**31 - 2**16
-"""Steps that a compiled program can count, with room for what a last window adds."""
 
 
 def run_experiment(
@@ -39,7 +33,7 @@ def run_experiment(
     """
     learner = host_learner(config, env, algorithm) if env is not None or algorithm is not None else build(config)
     schedule = schedule_of(config)
-    spec, bounds, source = _facts(config, schedule, env)
+    spec, bounds, source = named.facts(config, schedule, env)
     meta = config.meta() | {
         "seeds": list(config.run.seeds),
         "config": config.resolved(),
@@ -73,7 +67,7 @@ def check(config: ExperimentConfig) -> None:
 
 def build(config: ExperimentConfig) -> Learner:
     """The learner of a document: compiled where agent and world are, else on the host."""
-    world = pure_world(config)
+    world = named.pure_world(config)
     if config.algorithm.name in registry.names("agents") and world is not None:
         return compiled_learner(config, world)
     return host_learner(config)
@@ -81,7 +75,7 @@ def build(config: ExperimentConfig) -> Learner:
 
 def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
     """An agent and a pure world in one program."""
-    prepare_jax()
+    named.prepare_jax()
     from perdure.rl import learner
 
     if config.regime.provider == "environment":
@@ -90,13 +84,13 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         )
     if not config.rollout.auto_reset:
         raise ConfigError(f"rollout.auto_reset is false, but {config.environment.id} always begins the next episode")
-    reward = _reward(config)
+    reward = named.reward(config)
     if reward is not None:
-        _check_reward(reward, world)
+        named.check_reward(reward, world)
     trainer = learner.trainer(
-        _agent(config, world.spec),
+        named.agent(config, world.spec),
         world,
-        _extensions(config),
+        named.extensions(config),
         n_envs=config.rollout.n_envs,
         window_steps=config.rollout.window_steps,
         total_steps=config.rollout.total_steps,
@@ -105,7 +99,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         boundary_source=config.regime.boundary_source,
     )
     schedule = schedule_of(config)
-    _check_regimes(schedule, lambda params, _: world.task(**params))
+    named.check_regimes(schedule, lambda params, _: world.task(**params))
     weights = None if reward is None else reward.weights
     return learner.JaxLearner(trainer, config.run.seeds, schedule.segments[0].params, weights)
 
@@ -121,7 +115,7 @@ def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = Non
         raise Refused(
             f"{' and '.join(given)} given as an object serves one seed and copy; set run.seeds to one, n_envs to 1"
         )
-    reward = _reward(config)
+    reward = named.reward(config)
 
     def make_env(lane: int) -> Any:
         from perdure.rewards import wrapper
@@ -133,12 +127,12 @@ def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = Non
     seen = probe.observation_space
     try:
         spec = adapter.spec_of(probe) if config.algorithm.name in registry.names("agents") else None
-        _check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
+        named.check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
     finally:
         if env is None:
             probe.close()
     encode = lambda observation, step=None: adapter.encode_observation(seen, observation, step)
-    make_algorithm = (lambda seed, _: algorithm) if algorithm is not None else _algorithm(config, spec, encode)
+    make_algorithm = (lambda seed, _: algorithm) if algorithm is not None else named.algorithm(config, spec, encode)
     regime = config.regime.build() if config.regime.provider == "environment" else None
     return HostLearner(
         make_algorithm,
@@ -227,7 +221,7 @@ def policy_of(folder: Path, seed: int | None = None) -> Callable[[Any], Any]:
 
 def trace_path_for(config: ExperimentConfig) -> Path:
     """Where a run of `config` leaves its rows: traces.jsonl of a host run, the folder steps of a compiled one."""
-    compiled = config.algorithm.name in registry.names("agents") and pure_world(config) is not None
+    compiled = config.algorithm.name in registry.names("agents") and named.pure_world(config) is not None
     return config.folder / ("steps" if compiled else "traces.jsonl")
 
 
@@ -237,7 +231,7 @@ def export_run(folder: Path, destination: Path) -> Path:
 
     config, learner, state = _reopened(folder)
     try:
-        spec = _facts(config, schedule_of(config))[0]
+        spec = named.facts(config, schedule_of(config))[0]
         return export.export_run(folder, learner, destination, state=state, spec=spec)
     finally:
         learner.close()
@@ -263,168 +257,6 @@ def demo(output_dir: Path, progress: bool = True) -> tuple[tuple[list[str], list
     streams = [stream for each in found for stream in each.streams]
     table = summarise(streams, [row for each in found for row in each.evaluations]).table()
     return table, page
-
-
-def pure_world(config: ExperimentConfig) -> Any:
-    """The pure world of a document, or None where its environment is stepped on the host."""
-    from perdure.worlds import catalogue
-
-    if not catalogue.is_pure(config.environment.id):
-        return None
-    prepare_jax()
-    return catalogue.pure(config.environment.id, config.environment.kwargs)
-
-
-def prepare_jax() -> None:
-    """Settle what JAX fixes when it starts: a cache of compiled programs that later processes reuse."""
-    import jax
-
-    place = os.environ.get(CACHE) or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "perdure")
-    if place != "off" and jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(place))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def _agent(config, spec):
-    """The agent of a document, its networks tried, since a layer of no units shows in the building of them only."""
-    rollout = config.rollout
-    for place, steps in (("total_steps", rollout.total_steps), ("window_steps", rollout.window_steps * rollout.n_envs)):
-        if steps > MOST_STEPS:
-            raise ConfigError(f"rollout.{place} comes to {steps} steps; compiled programs count at most {MOST_STEPS:,}")
-    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
-    agent = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
-    try:
-        agent.networks(spec)
-    except ConfigError as error:
-        raise ConfigError(f"algorithm.kwargs.{error}") from None
-    return agent
-
-
-def _check_regimes(schedule, check):
-    """`check(params, place)` for whatever the segments set, its errors naming the segment."""
-    for segment in schedule.segments:
-        for params in (segment.params, segment.params_end):
-            try:
-                check(params or {}, "params")
-            except ConfigError as error:
-                raise ConfigError(f"regime {segment.id!r}: {error}") from None
-
-
-def _extensions(config):
-    return tuple(
-        component.make(
-            registry.load(each.name, f"algorithm.extensions[{position}].name")
-            if ":" in each.name
-            else registry.resolve("extensions", each.name, f"algorithm.extensions[{position}].name"),
-            each.kwargs,
-            f"algorithm.extensions[{position}].kwargs",
-        )
-        for position, each in enumerate(config.algorithm.extensions)
-    )
-
-
-def _reward(config):
-    return None if config.reward is None else config.reward.build()
-
-
-def _algorithm(config, spec, encode):
-    """`make(seed, spec)` of a JAX agent on a host environment, or of a third-party factory."""
-    if spec is not None:
-        prepare_jax()
-        from perdure.rl import host, learner
-
-        rollout = config.rollout
-        trainer = learner.trainer(
-            _agent(config, spec),
-            host.HostWorld(spec),
-            _extensions(config),
-            n_envs=rollout.n_envs,
-            window_steps=rollout.window_steps,
-            total_steps=rollout.total_steps,
-            boundary_source=config.regime.boundary_source,
-        )
-        return lambda seed, _: host.HostAgent(trainer, seed, rollout.total_steps, encode)
-    factory = registry.load(config.algorithm.name, "algorithm.name")
-    if config.algorithm.extensions:
-        raise Refused(
-            f"algorithm.extensions are not for {config.algorithm.name!r}: a third-party algorithm folds no phases"
-        )
-
-    def make(seed: int, spec: Spec) -> Any:
-        offered = {"seed": seed, "spec": spec}
-        if config.algorithm.policy is not None:
-            policy = registry.load(config.algorithm.policy.factory, "algorithm.policy.factory")
-            offered["policy"] = _called(policy, config.algorithm.policy.kwargs, offered, "algorithm.policy.kwargs")
-        return _called(factory, config.algorithm.kwargs, offered, "algorithm.kwargs")
-
-    return make
-
-
-def _called(factory, kwargs, offered, place):
-    """`factory(**kwargs)`, with those of `offered` that it asks for by name."""
-    names = inspect.signature(factory).parameters
-    wanted = {name: value for name, value in offered.items() if name in names and name not in kwargs}
-    name = getattr(factory, "__name__", factory)
-    try:
-        inspect.signature(factory).bind(**kwargs, **wanted)
-    except TypeError as error:
-        raise ConfigError(f"{place} does not fit {name}: {error}") from None
-    try:
-        return factory(**kwargs, **wanted)
-    except PerdureError:
-        raise
-    except Exception as error:  # A stranger's code may raise anything; whatever it is, the run cannot begin.
-        raise ConfigError(f"{place}: {name} raised {told(error)}; mend it or its arguments") from error
-
-
-def _check_reward(reward, world):
-    """Refuse a reward that reads what a pure world does not give, or more than a number; nothing is computed."""
-    import jax
-    import jax.numpy as jnp
-
-    def one(key):
-        task, no = world.task(), jnp.zeros((), bool)
-        state, first = world.reset(key, task)
-        action = jnp.int32(0) if world.spec.discrete else jnp.zeros(world.spec.action_dim)
-        _, obs, given, terminated, truncated, *info = world.step(key, state, action, task)
-        began = {"obs": first, "env_reward": given, "terminated": no, "truncated": no}
-        known = {"obs": obs, "env_reward": given, "terminated": terminated, "truncated": truncated}
-        return began, known | (info[0] if info else {}), action
-
-    def lane(tree):
-        return jax.tree.map(lambda x: x[None], tree)
-
-    shapes = jax.eval_shape(one, jax.random.key(0))
-    reward.check(shapes[1], "reward.spec")
-    jax.eval_shape(
-        lambda began, known, action: (
-            reward.step(jnp, reward.start(jnp, lane(began)), lane(action), lane(known), reward.weights()).reward
-        ),
-        *shapes,
-    )
-
-
-def _facts(config, schedule, env=None):
-    """The world's spec, and its score bounds by origin with where they come from."""
-    from perdure.harness.host import spec_of
-
-    world = None if env is not None else pure_world(config)
-    if world is None:
-        from perdure.worlds.adapters.gymnasium import WorldEnv
-
-        built = config.environment.build() if env is None else env
-        spec, world = spec_of(built), built.unwrapped.world if isinstance(built.unwrapped, WorldEnv) else None
-        if env is None:
-            built.close()
-    else:
-        spec = world.spec
-    if config.reward is not None or world is None or not hasattr(world, "bounds"):
-        return spec, {}, {}
-    bounds = {
-        each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)
-    }
-    return spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
 
 
 def _reopened(folder):

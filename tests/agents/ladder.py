@@ -73,6 +73,7 @@ def agent(name: str) -> Any:
     replay = Replay(capacity=2_000, batch_size=32, learning_starts=64, ratio=0.25)
     pair = {"hidden": (16,), "actor_optimiser": adam, "critic_optimiser": adam}
     discounted = pair | {"feed": replay, "slow_rate": 0.05, "discount": DISCOUNT}
+    restless = Adam(learning_rate=1e-2, beta1=0.0)
     cool = {"temperature": 1e-3, "temperature_optimiser": Adam(learning_rate=1e-5)}
     return {
         "ppo": lambda: PPO(feed=few, hidden=(16,), optimiser=adam, discount=DISCOUNT),
@@ -81,7 +82,9 @@ def agent(name: str) -> Any:
         "redq": lambda: REDQ(**discounted, **cool, critics=3, critic_updates=2),
         "td3": lambda: TD3(**discounted),
         "pqn": lambda: PQN(feed=few, hidden=(16,), optimiser=adam, discount=DISCOUNT),
-        "avg": lambda: AVG(**pair, temperature=1e-3, discount=DISCOUNT),
+        "avg": lambda: AVG(
+            hidden=(16,), actor_optimiser=restless, critic_optimiser=restless, temperature=0.03, discount=DISCOUNT
+        ),
         "apo": lambda: APO(feed=few, hidden=(16,), optimiser=adam),
         "asac": lambda: ASAC(**pair, feed=replay, slow_rate=0.05, temperature=1e-3),
     }[name.removesuffix("_continuous")]()
@@ -90,7 +93,9 @@ def agent(name: str) -> Any:
 def trained(name: str, which: int, steps: int = 4_096) -> tuple[Any, Any]:
     """(trainer, its one seed) after `steps` on the chosen world."""
     continuous = name in ("asac", "avg", "redq", "sac", "td3") or name.endswith("_continuous")
-    trainer = learner.trainer(agent(name), Ladder(continuous), n_envs=8, window_steps=8, total_steps=4_096)
+    # A streaming agent learns once for each step of all copies, so it gets fewer of them.
+    copies = 2 if name == "avg" else 8
+    trainer = learner.trainer(agent(name), Ladder(continuous), n_envs=copies, window_steps=8, total_steps=4_096)
     made = learner.JaxLearner(trainer, (0,))
     plan = RegimeSchedule((Segment("probe", "probe", 0, steps, {"which": float(which)}),))
     state = made.init((0,))

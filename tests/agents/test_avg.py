@@ -13,6 +13,10 @@ NET = {"activation": "leaky_relu", "unit": True}
 PLAIN = Adam(learning_rate=1e-2, epsilon=1e-3, beta1=0.0)
 
 
+def small(single):
+    return AVG(hidden=single.HIDDEN, actor_optimiser=PLAIN, critic_optimiser=PLAIN, temperature=0.3, discount=0.9)
+
+
 def streamed(single, seed):
     """A batch with the noise of its actions."""
     noise = np.random.default_rng(seed + 9).normal(size=(single.ROWS, 2))
@@ -61,7 +65,7 @@ def numpy_update(params, scale, own, batch, key, written):
 
 
 def test_three_updates_follow_the_equations(written, single):
-    agent = AVG(hidden=single.HIDDEN, actor_optimiser=PLAIN, critic_optimiser=PLAIN, temperature=0.3, discount=0.9)
+    agent = small(single)
     state = single.begun(agent, False)
     assert state.slow == {}
     params, scale = written.precise(state.params), Scale(single.ROWS)
@@ -86,7 +90,7 @@ def test_the_scale_is_one_until_something_varies_or_ends(single):
 
 
 def test_the_actor_climbs_through_the_action_that_was_executed(single):
-    agent = AVG(hidden=single.HIDDEN)
+    agent = small(single)
     state, batch = single.begun(agent, False), streamed(single, 1)
     ctx = single.context(agent, False)._replace(noise=batch.aux)
     action, kept = agent.act(state, batch.obs, ctx)

@@ -38,19 +38,19 @@ def measured(name: str) -> dict[str, float]:
         learner.trainer(agent, world, n_envs=n_envs, window_steps=32, total_steps=steps), seeds=(7,)
     )
     plan = RegimeSchedule((Segment("only", "only", 0, steps, {}),))
-    state, rewards, last = made.init((7,)), [], {}
+    state, rewards, actions, last = made.init((7,)), [], [], {}
     while made.step(state) < steps:
         state, window, metrics = made.advance(state, plan, steps - made.step(state))
         rewards.append(window.columns["reward"])
+        actions.append(window.columns["action"])
         last = {key: float(value[-1, 0]) for key, value in metrics.items() if key != "step"}
     params = state.train.seeds.agent.params
     norms = {
         f"norm/{key}": float(np.sqrt(sum(np.square(leaf).sum(dtype=np.float64) for leaf in jax.tree.leaves(part))))
         for key, part in params.items()
     }
-    rewards_mean = float(np.concatenate(rewards).mean(dtype=np.float64))
-    returns = made.evaluate(state, None, 2).returns
-    return {"reward": rewards_mean, "return": float(returns.mean(dtype=np.float64)), **last, **norms}
+    mean = lambda parts: float(np.concatenate(parts).mean(dtype=np.float64))
+    return {"reward": mean(rewards), "action": mean(actions), **last, **norms}
 
 
 def golden() -> dict[str, Any]:

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from perdure.core import registry
+from perdure.core.component import component
+from perdure.core.errors import Refused
+from perdure.core.extension import Extension
 from perdure.extensions.regularisation import L2Init
 from perdure.extensions.resets import ReDo, ShrinkPerturb
 
@@ -42,3 +45,31 @@ def test_all_of_them_train_together_and_report(name, tiny):
     assert (found.metrics["redo/recycled_units"] > 0).all()
     assert ((found.metrics["redo/dormant_fraction"] >= 0) & (found.metrics["redo/dormant_fraction"] <= 1)).all()
     assert all(np.isfinite(leaf).all() for leaf in tiny.host(state.train.seeds.agent.params).values())
+
+
+@component
+class Needy(Extension):
+    """Needs what a test says."""
+
+    what: str = ""
+
+    def all_needs(self):
+        return frozenset({self.what})
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("apo", "discounted"),
+        ("asac", "discounted"),
+        ("avg", "replay"),
+        ("avg", "critic_ensemble"),
+        ("pqn", "actor"),
+        ("pqn", "replay"),
+        ("td3", "policy_density"),
+        ("redq", "v_critic"),
+    ],
+)
+def test_what_an_agent_cannot_offer_is_refused_with_the_reason(name, what, tiny):
+    with pytest.raises(Refused, match=rf"Needy\) needs {what}, which {name.upper()} "):
+        tiny.made(name, (Needy(what),))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perdure.core.errors import ConfigError
-from perdure.rl.feeds import Epochs, Replay, Ring
+from perdure.rl.feeds import Epochs, Latest, Replay, Ring
 from perdure.rl.phases import Batch, Clock
 
 KEY = jax.random.key(0)
@@ -114,3 +114,19 @@ def test_replay_sizes_are_checked(wrong):
 def test_epochs_are_checked(wrong):
     with pytest.raises(ConfigError, match="at least 1"):
         Epochs(**wrong)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_the_latest_rows_are_each_seen_once_and_together(n_envs):
+    feed, seen = Latest(), []
+    empty = jax.tree.map(lambda x: jnp.full((feed.rows(1, n_envs), *x.shape[1:]), -1, x.dtype), rows([0.0]))
+    ring = Ring(empty)
+    for t in range(feed.KEPT + 3):
+        ring = feed.write(ring, rows([t * n_envs + lane for lane in range(n_envs)]), jnp.int32(t))
+        seen += np.asarray(feed.sample(ring, jnp.int32((t + 1) * n_envs), KEY).reward).tolist()
+    assert seen == list(range((feed.KEPT + 3) * n_envs))
+
+
+def test_the_latest_rows_bring_one_update_a_vector_step():
+    clock = Clock(jnp.int32(0), jnp.int32(0), jnp.int32(10))
+    assert int(Latest().due(clock, 8)) == Latest().most(8) == 1

@@ -112,3 +112,29 @@ def test_continuous_actions_leave_in_the_worlds_units(tiny):
     assert taken.shape == (1, 2, 1)
     assert ((taken >= -2.0) & (taken <= 6.0)).all()
     assert np.shape(agent.act_greedy(copies.obs[0])) == (1,)
+
+
+def test_a_streaming_agent_outside_learns_as_it_does_inside(tiny):
+    agent, inside = outside(tiny, "avg")
+    taken = driven(agent, Copies(tiny, inside), 2 * WINDOW)
+    state, columns, _ = tiny.train(inside, 4 * WINDOW)
+    np.testing.assert_allclose(taken.ravel(), columns["action"].ravel(), rtol=1e-3, atol=1e-4)
+    found = tiny.host(agent._seed.agent)
+    for path, leaf in tiny.host(state.train.seeds.agent).items():
+        np.testing.assert_allclose(found[path], leaf[0], rtol=1e-2, atol=1e-4, err_msg=path)
+
+
+def test_what_follows_a_reset_is_where_the_episode_began(tiny, tmp_path):
+    agent, inside = outside(tiny, "asac")
+    copies = Copies(tiny, inside)
+    first = copies.obs.copy()
+    driven(agent, copies, 3)
+    rows = agent._seed.store.rows
+    np.testing.assert_array_equal(rows.reset_obs[:6], np.tile(first, (3, 1)))
+    agent.save_checkpoint(tmp_path)
+    other, _ = outside(tiny, "asac")
+    other.load_checkpoint(tmp_path)
+    for each in (agent, other):
+        each.act_batch([obs + 7.0 for obs in first])
+    np.testing.assert_array_equal(agent._beginnings, first)
+    np.testing.assert_array_equal(other._beginnings, first)

@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -13,6 +14,7 @@ from perdure.rewards.spec import RewardSpec
 from perdure.rl import loop
 from perdure.rl import state as states
 from perdure.rl.greedy import Epsilon
+from perdure.rl.phases import Occasional
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])
@@ -156,6 +158,27 @@ def test_an_extension_that_does_nothing_traces_to_the_same_program(name, tiny):
     assert _program(bare, tiny) == _program(idle, tiny)
 
 
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+def test_extensions_are_told_the_discount(name, tiny):
+    from perdure.core.component import component
+    from perdure.core.extension import Extension
+
+    told = set()
+
+    @component
+    class Asks(Extension):
+        def on_target(self, agent_state, state, batch, target, ctx):
+            told.add(("target", batch.discount))
+            return target
+
+        def critic_loss(self, agent_state, state, batch, ctx):
+            told.add(("loss", batch.discount))
+            return 0.0
+
+    _program(tiny.made(name, (Asks(),), discount=0.75).trainer, tiny)
+    assert told == {("target", 0.75), ("loss", 0.75)}
+
+
 def _program(trainer, tiny):
     from perdure.rl import schedule as schedules
 
@@ -166,3 +189,11 @@ def _program(trainer, tiny):
 
 def _seen(state):
     return jax.tree.map(np.asarray, state.train.seeds.extensions.states[0])
+
+
+def test_a_metric_is_averaged_over_the_updates_that_measured_it():
+    sums = {"loss/critic": jnp.float32(12.0), "loss/actor": Occasional(jnp.float32(12.0), jnp.float32(2.0))}
+    found = loop.averaged(sums, jnp.int32(6))
+    assert (float(found["loss/critic"]), float(found["loss/actor"])) == (2.0, 6.0)
+    never = loop.averaged(sums | {"loss/actor": Occasional(jnp.float32(0.0), jnp.float32(0.0))}, jnp.int32(6))
+    assert np.isnan(never["loss/actor"])

@@ -78,6 +78,7 @@ def test_bfloat16_products_round_and_give_single_precision():
     [
         ({"activation": "rleu"}, "did you mean 'relu'"),
         ({"initialiser": "orthogonl"}, "did you mean 'orthogonal'"),
+        ({"head_initialiser": "lecum"}, "did you mean 'lecun'"),
         ({"precision": "float16"}, "did you mean"),
         ({"hidden": ()}, "at least one layer"),
         ({"hidden": (4, 0)}, "at least one unit"),
@@ -86,3 +87,39 @@ def test_bfloat16_products_round_and_give_single_precision():
 def test_what_a_network_cannot_be_is_refused(wrong, hint):
     with pytest.raises(ConfigError, match=hint):
         Network(**({"inputs": 2, "hidden": (4,), "outputs": 1} | wrong))
+
+
+def test_lecun_weights_have_variance_one_over_fan_in_and_no_tail():
+    layer = Network(400, (300,), 1, initialiser="lecun").init(KEY)[0]
+    assert float(layer["w"].std()) == pytest.approx(1 / 20, rel=0.01)
+    assert float(jnp.abs(layer["w"]).max()) <= 2 / 20 / 0.8796 + 1e-6
+    assert float(jnp.abs(layer["b"]).max()) == 0.0
+
+
+def test_a_head_may_start_otherwise_than_the_hidden_layers():
+    params = Network(9, (16,), 2, initialiser="torch", head_initialiser="lecun").init(KEY)
+    assert float(jnp.abs(params[0]["b"]).max()) > 0.0
+    assert float(jnp.abs(params[-1]["b"]).max()) == 0.0
+
+
+def test_the_gain_is_that_of_orthogonal_layers():
+    params = Network(3, (8,), 2, gain=1.0).init(KEY)
+    for layer in params:
+        assert float(jnp.linalg.norm(layer["w"], 2)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_unit_features_have_length_one_and_finite_slopes():
+    network = Network(3, (8, 6), 2, unit_features=True)
+    params, x = network.init(KEY), jnp.array([[1.0, -2.0, 3.0], [0.0, 0.0, 0.0]])
+    first, last, outputs = network.trace(params, x)
+    np.testing.assert_allclose(jnp.linalg.norm(last, axis=-1), [1.0, 0.0], rtol=1e-5)
+    assert float(jnp.linalg.norm(first[0])) > 1.1
+    np.testing.assert_allclose(outputs, last @ params[-1]["w"] + params[-1]["b"], rtol=1e-4, atol=1e-5)
+    slopes = jax.grad(lambda params: network.apply(params, x).sum())(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+
+
+def test_bounded_outputs_pass_through_tanh():
+    plain, bounded = Network(3, (8,), 2), Network(3, (8,), 2, bounded=True)
+    params, x = plain.init(KEY), jnp.array([[5.0, -2.0, 3.0]])
+    np.testing.assert_allclose(bounded.apply(params, x), jnp.tanh(plain.apply(params, x)), rtol=1e-5)

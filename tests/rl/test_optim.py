@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_zero_gradients_can_be_clipped():
     assert float(optim.clipped({"a": jnp.zeros(3)}, 1.0)["a"].sum()) == 0.0
 
 
-@pytest.mark.parametrize("optimiser", [optim.Adam, optim.RMSProp])
+@pytest.mark.parametrize("optimiser", [optim.Adam, optim.RAdam, optim.RMSProp])
 def test_clipping_comes_before_the_moments(optimiser):
     once = np.full((1, 6), 1e3)
     clipped = moved(optimiser(clip_norm=1.0, epsilon=1e-3), once)
@@ -84,7 +85,54 @@ def test_clipping_comes_before_the_moments(optimiser):
 
 
 @pytest.mark.parametrize("wrong", [{"learning_rate": 0.0}, {"learning_rate": -1.0}, {"clip_norm": 0.0}])
-@pytest.mark.parametrize("optimiser", [optim.Adam, optim.RMSProp])
+@pytest.mark.parametrize("optimiser", [optim.Adam, optim.RAdam, optim.RMSProp])
 def test_rates_and_limits_must_be_positive(optimiser, wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         optimiser(**wrong)
+
+
+def algorithm_2(gradients, rate, epsilon, start=0.5):
+    """RAdam as its paper's algorithm 2 has it, in double precision."""
+    theta, first, second, path = np.full(6, start), np.zeros(6), np.zeros(6), []
+    longest = 2 / (1 - 0.999) - 1
+    for t, gradient in enumerate(gradients, 1):
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        step, length = first / (1 - 0.9**t), longest - 2 * t * 0.999**t / (1 - 0.999**t)
+        if length > 4:
+            scale = np.sqrt(1 - 0.999**t) / (np.sqrt(second) + epsilon * np.sqrt(1 - 0.999**t))
+            variance = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+            step = np.sqrt(variance) * scale * step
+        theta = theta - rate * step
+        path.append(theta)
+    return np.array(path)
+
+
+@pytest.mark.parametrize("length", [25, 400])
+def test_radam_follows_algorithm_2(length):
+    gradients = np.random.default_rng(1).normal(size=(length, 6)) * np.array([1e-2, 0.1, 1, 2, 10, 0.0])
+    found = moved(optim.RAdam(learning_rate=1e-3, epsilon=1e-3), gradients)
+    np.testing.assert_allclose(found, algorithm_2(gradients, 1e-3, 1e-3), rtol=1e-4, atol=1e-5)
+
+
+def test_radam_takes_plain_steps_until_the_average_is_long_enough():
+    found = moved(optim.RAdam(learning_rate=1e-2, beta1=0.0), np.ones((6, 6)))
+    steps = -np.diff(found[:, 0], prepend=0.5)
+    np.testing.assert_allclose(steps[:4], 1e-2, rtol=1e-4)
+    assert (steps[4:] < 0.5e-2).all()
+
+
+def test_a_threshold_below_four_is_refused():
+    with pytest.raises(ConfigError, match="threshold is 3"):
+        optim.RAdam(threshold=3.0)
+
+
+def test_members_of_an_ensemble_are_clipped_each_by_its_own_length():
+    grads = {"a": jnp.array([[3.0, 0.0], [0.3, 0.0]]), "b": jnp.array([[4.0], [0.4]])}
+    found = optim.clipped_members(grads, 1.0)
+    np.testing.assert_allclose(found["a"], [[0.6, 0.0], [0.3, 0.0]], rtol=1e-5)
+    np.testing.assert_allclose(found["b"], [[0.8], [0.4]], rtol=1e-5)
+    alone, shared = (optim.Adam(beta1=0.0, clip_norm=1.0, clip_scope=scope, epsilon=1.0) for scope in ("member", "all"))
+    params = jax.tree.map(jnp.zeros_like, grads)
+    second = lambda optimiser: abs(float(optimiser.step(params, optimiser.init(params), grads)[0]["b"][1, 0]))
+    assert second(alone) > 2 * second(shared)

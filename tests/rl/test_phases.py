@@ -155,3 +155,11 @@ def test_an_interval_is_crossed_whatever_the_stride(before, now, crossed):
 def test_steps_and_share_of_the_run_count_all_copies():
     ctx = context(t=10)._replace(n_envs=4)
     assert (int(ctx.step), float(ctx.fraction)) == (40, pytest.approx(0.4))
+
+
+def test_an_occasional_step_is_done_and_measured_where_it_is_due():
+    step = lambda state: (state + 1.0, {"loss": 3.0 * state})
+    done, told = phases.occasionally(jnp.array(True), step, jnp.float32(2.0))
+    assert (float(done), float(told["loss"].total), float(told["loss"].count)) == (3.0, 6.0, 1.0)
+    left, told = phases.occasionally(jnp.array(False), step, jnp.float32(2.0))
+    assert (float(left), float(told["loss"].total), float(told["loss"].count)) == (2.0, 0.0, 0.0)

@@ -22,8 +22,12 @@ def test_mapped_over_seeds_each_gets_its_own_rows():
 
 
 def test_what_is_common_to_the_seeds_is_written_for_each():
-    np.testing.assert_array_equal(jax.vmap(buffers.put_one, (None, 0, None))(jnp.zeros(3), jnp.arange(2.0), 1)[1], [0, 1, 0])
-    np.testing.assert_array_equal(jax.vmap(buffers.put_one, (0, None, None))(jnp.zeros((2, 3)), 4.0 * jnp.ones(()), 0)[1], [4, 0, 0])
+    np.testing.assert_array_equal(
+        jax.vmap(buffers.put_one, (None, 0, None))(jnp.zeros(3), jnp.arange(2.0), 1)[1], [0, 1, 0]
+    )
+    np.testing.assert_array_equal(
+        jax.vmap(buffers.put_one, (0, None, None))(jnp.zeros((2, 3)), 4.0 * jnp.ones(()), 0)[1], [4, 0, 0]
+    )
 
 
 def test_places_may_differ_between_the_seeds():

@@ -7,7 +7,12 @@ import pytest
 
 from perdure.rl.ops import products
 
-SHAPES = {"narrow": (6, 5, 2), "wide": (6, 5, 7), "in slices": (3 * products.SLICE, 5, 7), "long and ragged": (products.SLICE + 1, 5, 7)}
+SHAPES = {
+    "narrow": (6, 5, 2),
+    "wide": (6, 5, 7),
+    "in slices": (3 * products.SLICE, 5, 7),
+    "long and ragged": (products.SLICE + 1, 5, 7),
+}
 
 
 def _factors(rows, inner, columns):

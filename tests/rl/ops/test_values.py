@@ -116,3 +116,22 @@ def test_soft_value_subtracts_the_price_of_certainty():
 def test_the_value_of_the_action_taken_is_picked():
     q = np.arange(12, dtype=np.float32).reshape(4, 3)
     np.testing.assert_array_equal(values.taken(q, np.array([2, 0, 1, 2])), [2, 3, 7, 11])
+
+
+def returns(terminated=NO, truncated=NO, discount=0.5, decay=0.5):
+    return np.asarray(values.lambda_returns(REWARD, terminated, truncated, NEXT, discount, decay)).ravel()
+
+
+def test_lambda_returns_on_a_worked_example():
+    # From the end: 2 + .5 * 9 = 6.5; 0 + .5 (.5 * .3 + .5 * 6.5) = 1.7; 1 + .5 (.5 * .4 + .5 * 1.7) = 1.525.
+    np.testing.assert_allclose(returns(), [1.525, 1.7, 6.5], rtol=1e-6)
+
+
+def test_a_truncation_takes_the_successors_value_and_a_termination_nothing():
+    np.testing.assert_allclose(returns(truncated=flags(1)), [1 + 0.5 * (0.2 + 0.5 * 0.15), 0.5 * 0.3, 6.5], rtol=1e-6)
+    np.testing.assert_allclose(returns(terminated=flags(1)), [1 + 0.5 * 0.2, 0.0, 6.5], rtol=1e-6)
+
+
+def test_a_decay_of_zero_gives_one_step_targets_and_of_one_the_windows_return():
+    np.testing.assert_allclose(returns(decay=0.0), (REWARD + 0.5 * NEXT).ravel(), rtol=1e-6)
+    np.testing.assert_allclose(returns(decay=1.0), [1 + 0.25 * 6.5, 0.5 * 6.5, 6.5], rtol=1e-6)

@@ -57,7 +57,7 @@ def lambda_returns(
 
     Where an episode or the window ends, v' takes the place of G_{t+1}; termination drops both.
     """
-    ends_TN = (terminated_TN | truncated_TN).at[-1].set(True)
+    ends_TN = jnp.logical_or(terminated_TN, truncated_TN).at[-1].set(True)
     carry_TN = jnp.where(ends_TN, 0.0, discount * decay)
     one_step_TN = bootstrap(reward_TN, terminated_TN, next_value_TN, discount)
     return linear_recurrence(carry_TN, one_step_TN - carry_TN * next_value_TN)

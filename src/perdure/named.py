@@ -1,0 +1,183 @@
+"""The parts that a document names, made and checked: agent, extensions, reward, third-party algorithm, world."""
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from perdure.core import component, registry
+from perdure.core.errors import ConfigError, PerdureError, Refused, told
+from perdure.core.records import Params, RegimeSchedule, Spec
+from perdure.harness.config import ExperimentConfig
+
+CACHE = "PERDURE_CACHE"
+"""Environment variable: where compiled programs are kept between processes; "off" keeps none."""
+MOST_STEPS = 2**31 - 2**16
+"""Steps that a compiled program can count, with room for what a last window adds."""
+
+
+def pure_world(config: ExperimentConfig) -> Any:
+    """The pure world of a document, or None where its environment is stepped on the host."""
+    from perdure.worlds import catalogue
+
+    if not catalogue.is_pure(config.environment.id):
+        return None
+    prepare_jax()
+    return catalogue.pure(config.environment.id, config.environment.kwargs)
+
+
+def prepare_jax() -> None:
+    """Settle what JAX fixes when it starts: a cache of compiled programs that later processes reuse."""
+    import jax
+
+    place = os.environ.get(CACHE) or os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "perdure")
+    if place != "off" and jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(place))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def agent(config: ExperimentConfig, spec: Spec) -> Any:
+    """The agent of a document, its networks tried, since a layer of no units shows in the building of them only."""
+    rollout = config.rollout
+    for place, steps in (("total_steps", rollout.total_steps), ("window_steps", rollout.window_steps * rollout.n_envs)):
+        if steps > MOST_STEPS:
+            raise ConfigError(f"rollout.{place} comes to {steps} steps; compiled programs count at most {MOST_STEPS:,}")
+    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
+    agent = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+    try:
+        agent.networks(spec)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.kwargs.{error}") from None
+    return agent
+
+
+def check_regimes(schedule: RegimeSchedule, check: Callable[[Params, str], object]) -> None:
+    """`check(params, place)` for whatever the segments set, its errors naming the segment."""
+    for segment in schedule.segments:
+        for params in (segment.params, segment.params_end):
+            try:
+                check(params or {}, "params")
+            except ConfigError as error:
+                raise ConfigError(f"regime {segment.id!r}: {error}") from None
+
+
+def extensions(config: ExperimentConfig) -> tuple[Any, ...]:
+    """The extensions of a document, in the order of composition."""
+    return tuple(
+        component.make(
+            registry.load(each.name, f"algorithm.extensions[{position}].name")
+            if ":" in each.name
+            else registry.resolve("extensions", each.name, f"algorithm.extensions[{position}].name"),
+            each.kwargs,
+            f"algorithm.extensions[{position}].kwargs",
+        )
+        for position, each in enumerate(config.algorithm.extensions)
+    )
+
+
+def reward(config: ExperimentConfig) -> Any:
+    """The RewardSpec of a document, or None where the world's own reward stands."""
+    return None if config.reward is None else config.reward.build()
+
+
+def algorithm(config: ExperimentConfig, spec: Spec | None, encode: Callable[..., Any]) -> Callable[[int, Spec], Any]:
+    """`make(seed, spec)` of a JAX agent on a host environment, or of a third-party factory."""
+    if spec is not None:
+        prepare_jax()
+        from perdure.rl import host, learner
+
+        rollout = config.rollout
+        trainer = learner.trainer(
+            agent(config, spec),
+            host.HostWorld(spec),
+            extensions(config),
+            n_envs=rollout.n_envs,
+            window_steps=rollout.window_steps,
+            total_steps=rollout.total_steps,
+            boundary_source=config.regime.boundary_source,
+        )
+        return lambda seed, _: host.HostAgent(trainer, seed, rollout.total_steps, encode)
+    factory = registry.load(config.algorithm.name, "algorithm.name")
+    if config.algorithm.extensions:
+        raise Refused(
+            f"algorithm.extensions are not for {config.algorithm.name!r}: a third-party algorithm folds no phases"
+        )
+
+    def make(seed: int, spec: Spec) -> Any:
+        offered = {"seed": seed, "spec": spec}
+        if config.algorithm.policy is not None:
+            policy = registry.load(config.algorithm.policy.factory, "algorithm.policy.factory")
+            offered["policy"] = _called(policy, config.algorithm.policy.kwargs, offered, "algorithm.policy.kwargs")
+        return _called(factory, config.algorithm.kwargs, offered, "algorithm.kwargs")
+
+    return make
+
+
+def _called(factory, kwargs, offered, place):
+    """`factory(**kwargs)`, with those of `offered` that it asks for by name."""
+    names = inspect.signature(factory).parameters
+    wanted = {name: value for name, value in offered.items() if name in names and name not in kwargs}
+    name = getattr(factory, "__name__", factory)
+    try:
+        inspect.signature(factory).bind(**kwargs, **wanted)
+    except TypeError as error:
+        raise ConfigError(f"{place} does not fit {name}: {error}") from None
+    try:
+        return factory(**kwargs, **wanted)
+    except PerdureError:
+        raise
+    except Exception as error:  # A stranger's code may raise anything; whatever it is, the run cannot begin.
+        raise ConfigError(f"{place}: {name} raised {told(error)}; mend it or its arguments") from error
+
+
+def check_reward(reward: Any, world: Any) -> None:
+    """Refuse a reward that reads what a pure world does not give, or more than a number; nothing is computed."""
+    import jax
+    import jax.numpy as jnp
+
+    def one(key):
+        task, no = world.task(), jnp.zeros((), bool)
+        state, first = world.reset(key, task)
+        action = jnp.int32(0) if world.spec.discrete else jnp.zeros(world.spec.action_dim)
+        _, obs, given, terminated, truncated, *info = world.step(key, state, action, task)
+        began = {"obs": first, "env_reward": given, "terminated": no, "truncated": no}
+        known = {"obs": obs, "env_reward": given, "terminated": terminated, "truncated": truncated}
+        return began, known | (info[0] if info else {}), action
+
+    def lane(tree):
+        return jax.tree.map(lambda x: x[None], tree)
+
+    shapes = jax.eval_shape(one, jax.random.key(0))
+    reward.check(shapes[1], "reward.spec")
+    jax.eval_shape(
+        lambda began, known, action: (
+            reward.step(jnp, reward.start(jnp, lane(began)), lane(action), lane(known), reward.weights()).reward
+        ),
+        *shapes,
+    )
+
+
+def facts(
+    config: ExperimentConfig, schedule: RegimeSchedule, env: Any = None
+) -> tuple[Spec, dict[str, Any], dict[str, str]]:
+    """The world's spec, and its score bounds by origin with where they come from."""
+    from perdure.harness.host import spec_of
+
+    world = None if env is not None else pure_world(config)
+    if world is None:
+        from perdure.worlds.adapters.gymnasium import WorldEnv
+
+        built = config.environment.build() if env is None else env
+        spec, world = spec_of(built), built.unwrapped.world if isinstance(built.unwrapped, WorldEnv) else None
+        if env is None:
+            built.close()
+    else:
+        spec = world.spec
+    if config.reward is not None or world is None or not hasattr(world, "bounds"):
+        return spec, {}, {}
+    bounds = {
+        each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)
+    }
+    return spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
