@@ -44,7 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"any of {', '.join(GROUPS)}; default all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before each run")
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds to wait for a quiet machine before each run"
+    )
     parser.add_argument("--results", type=Path, default=HERE / "results.jsonl")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.groups) - set(GROUPS))

@@ -60,7 +60,7 @@ seconds = {"import": ready - start, "first": first - ready, "second": second - f
 print("RESULT", json.dumps({**seconds, "score": sum(returns) / len(returns)}))
 """
 
-SCRIPTS = {"ajax": (AJAX, "AJAX_JAX_COMPILE_CACHE_DIR"), "perdure": (PERDURE, "JAX_COMPILATION_CACHE_DIR")}
+SCRIPTS = {"ajax": (AJAX, "AJAX_JAX_COMPILE_CACHE_DIR"), "perdure": (PERDURE, "PERDURE_CACHE")}
 """Each library's script, and the variable that names its compile cache on disk."""
 
 

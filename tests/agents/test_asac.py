@@ -14,6 +14,14 @@ from perdure.rl.optim import Adam
 LIMIT = 0.3
 
 
+def small(single, learnt=None):
+    return ASAC(
+        hidden=single.HIDDEN, actor_optimiser=single.FREE, temperature_optimiser=learnt, temperature=0.3,
+        critic_optimiser=Adam(learning_rate=1e-2, epsilon=1e-3, clip_norm=LIMIT, clip_scope="member"),
+        slow_rate=0.1, average_rate=0.1, penalty_scale=5.0, reward_scale=2.0,
+    )  # fmt: skip
+
+
 def numpy_update(agent, params, slow, memory, own, batch, key, written):
     """One update in double precision: parameters, slow critics and (rate, penalty) after it."""
     rows = len(batch.reward)
@@ -56,11 +64,7 @@ def numpy_update(agent, params, slow, memory, own, batch, key, written):
 
 @pytest.mark.parametrize("learnt", [None, Adam(learning_rate=1e-2, epsilon=1e-3)])
 def test_two_updates_follow_the_equations(learnt, written, single):
-    agent = ASAC(
-        hidden=single.HIDDEN, actor_optimiser=single.FREE, temperature_optimiser=learnt, temperature=0.3,
-        critic_optimiser=Adam(learning_rate=1e-2, epsilon=1e-3, clip_norm=LIMIT, clip_scope="member"),
-        slow_rate=0.1, average_rate=0.1, penalty_scale=5.0, reward_scale=2.0,
-    )  # fmt: skip
+    agent = small(single, learnt)
     state = single.begun(agent, False)._replace(memory=Running(jnp.float32(0.4), jnp.float32(1.5)))
     params, slow, memory = written.precise(state.params), written.copied(state.slow["critic"]), (0.4, 1.5)
     own = {name: written.Adam(1e-2, 1e-3) for name in ("actor", "critic", "temperature")}
@@ -76,9 +80,10 @@ def test_two_updates_follow_the_equations(learnt, written, single):
 
 
 def test_a_termination_is_not_cut_but_goes_on_from_the_reset(single):
-    agent = ASAC(hidden=single.HIDDEN, critic_optimiser=Adam(learning_rate=1e-12), penalty_scale=0.0)
+    agent = small(single)
     state, batch = single.begun(agent, False), single.rows(False, 1)
-    batch = batch._replace(reset_obs=10 * batch.reset_obs)
+    # Without a reward there is no penalty either.
+    batch = batch._replace(reset_obs=10 * batch.reset_obs, reward=jnp.zeros(single.ROWS))
     loss = lambda batch: single.updated(agent, False, state, [batch])[1][0]["loss/critic"]
     ended = batch._replace(terminated=jnp.ones(single.ROWS, bool), truncated=jnp.zeros(single.ROWS, bool))
     onward = ended._replace(terminated=jnp.zeros(single.ROWS, bool), next_obs=batch.reset_obs)
@@ -87,7 +92,7 @@ def test_a_termination_is_not_cut_but_goes_on_from_the_reset(single):
 
 
 def test_a_truncation_changes_nothing(single):
-    agent = ASAC(hidden=single.HIDDEN, critic_optimiser=Adam(learning_rate=1e-12), penalty_scale=0.0)
+    agent = small(single)
     state, batch = single.begun(agent, False), single.rows(False, 1)
     either = (batch, batch._replace(truncated=~batch.truncated))
     told = [single.updated(agent, False, state, [each])[1] for each in either]

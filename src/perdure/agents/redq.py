@@ -64,7 +64,8 @@ class REDQ:
 
     def update(self, state, batch, ctx, extensions):
         next_key, subset_key, actor_key, temperature_key = jax.random.split(ctx.key, 4)
-        goal = MBPO_ENTROPY.get(self.target_entropy, self.target_entropy)
+        goal = self.target_entropy
+        goal = MBPO_ENTROPY[goal] if isinstance(goal, str) else goal
         _, chosen = jax.lax.top_k(jax.random.uniform(subset_key, (self.critics,)), self.subset)
         random_few = jax.tree.map(lambda leaf: leaf[chosen], state.slow["critic"])
         next_value_B = soft.next_value(state, random_few, batch, next_key, ctx, soft.minimum)

@@ -168,7 +168,8 @@ def adapt(
 
     Without a `goal` it is the agent's `target_entropy_per_dim` for each dimension.
     """
-    goal = agent.target_entropy_per_dim * ctx.spec.action_dim if goal is None else goal
+    if goal is None:
+        goal = agent.target_entropy_per_dim * ctx.spec.action_dim
     _, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.obs), key)
     gap = -(log_prob.mean() + goal)
     state, _ = fit.descend(state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ()))
