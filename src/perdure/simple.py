@@ -104,7 +104,7 @@ def _changed(part: Any, default: Any = None) -> dict[str, Any]:
     changed = {}
     for field in dataclasses.fields(part):
         value, usual = getattr(part, field.name), getattr(default, field.name, field.default)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             nested = _changed(value, usual) if type(usual) is type(value) else dataclasses.asdict(value)
             if nested:
                 changed[field.name] = nested

@@ -48,10 +48,23 @@ def rows(discrete, seed):
 
 def begun(agent, discrete):
     """A fresh state whose parameters, the slow ones too, are all moved off their symmetric start."""
-    state = agent.init(jax.random.key(0), context(agent, discrete))
+    ctx = context(agent, discrete)
+    state = agent.init(jax.random.key(0), ctx)
     noise = np.random.default_rng(5)
     shaken = lambda tree: jax.tree.map(lambda x: x + jnp.asarray(0.1 * noise.normal(size=x.shape), x.dtype), tree)
-    return state._replace(params=shaken(state.params), slow=shaken(state.slow))
+    state = state._replace(params=shaken(state.params), slow=shaken(state.slow))
+    for tree in (state.params, state.slow):
+        if "critic" in tree and ctx.nets["critic"].members:
+            tree["critic"] = _levelled(ctx.nets["critic"], tree["critic"])
+    return state
+
+
+def _levelled(network, critics):
+    """The critics, their heads moved so that each is the least for some rows."""
+    batch = rows(False, 0)
+    means = network.apply(critics, jnp.concatenate([batch.obs, batch.action], -1)).mean((1, 2))
+    *hidden, head = critics
+    return [*hidden, head | {"b": head["b"] - means[:, None]}]
 
 
 def updated(agent, discrete, state, batches):

@@ -58,8 +58,8 @@ class RegimeSchedule(NamedTuple):
 
     def index_at(self, step: Any) -> Any:
         """Index of the segment in force at each step (scalar or array)."""
-        inner = [segment.end for segment in self.segments[:-1]]
-        return np.searchsorted(np.array(inner, np.int64), step, side="right")
+        inner: Any = np.array([segment.end for segment in self.segments[:-1]], np.int64)
+        return inner.searchsorted(step, side="right")
 
 
 class Shift(NamedTuple):

@@ -33,10 +33,13 @@ def networks(
     agent: Any, spec: Spec, actor: Mapping[str, Any] = SMALL_ACTOR, critic: Mapping[str, Any] = EVEN_CRITIC
 ) -> dict[str, Network]:
     """A policy and a value network; `actor` and `critic` are what else their `Network` is given."""
-    shape = dict(
-        inputs=spec.obs_shape[0], hidden=agent.hidden, activation=agent.activation,
-        layer_norm=agent.layer_norm, precision=agent.precision,
-    )
+    shape: dict[str, Any] = {
+        "inputs": spec.obs_shape[0],
+        "hidden": agent.hidden,
+        "activation": agent.activation,
+        "layer_norm": agent.layer_norm,
+        "precision": agent.precision,
+    }
     policy = Network(outputs=spec.action_dim, **shape, **actor)
     return {"actor": policy, "critic": Network(outputs=1, **shape, **critic)}
 
@@ -44,7 +47,7 @@ def networks(
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
     """Fresh networks; one optimiser moves them all, so their gradients are clipped together."""
     actor_key, critic_key = jax.random.split(key)
-    params = {"actor": ctx.nets["actor"].init(actor_key), "critic": ctx.nets["critic"].init(critic_key)}
+    params: dict[str, Any] = {"actor": ctx.nets["actor"].init(actor_key), "critic": ctx.nets["critic"].init(critic_key)}
     if not ctx.spec.discrete:
         params["log_std"] = jnp.zeros(ctx.spec.action_dim)
     return fit.AgentState(params, {"policy": agent.optimiser.init(params)})
@@ -79,7 +82,9 @@ def log_prob_and_entropy(params: dict[str, Any], obs: jax.Array, action: jax.Arr
     return policies.gaussian_log_prob(output, params["log_std"], action), jnp.broadcast_to(entropy, output.shape[:-1])
 
 
-def label(agent: Any, state: fit.AgentState, rows_TN: Batch, ctx: Context, discount: float, extensions: Any) -> tuple[Batch, Metrics]:
+def label(
+    agent: Any, state: fit.AgentState, rows_TN: Batch, ctx: Context, discount: float, extensions: Any
+) -> tuple[Batch, Metrics]:
     """Attach log-probabilities, generalised advantages and the value targets that follow from them."""
     value_TN, next_value_TN = state_values(state, rows_TN, ctx)
     advantage_TN = values.advantages(
@@ -110,7 +115,9 @@ def standardised(rows: Batch) -> Batch:
     return rows._replace(aux=rows.aux._replace(advantage=advantage))
 
 
-def step(agent: Any, state: fit.AgentState, batch: Batch, ctx: Context, extensions: Any) -> tuple[fit.AgentState, Metrics]:
+def step(
+    agent: Any, state: fit.AgentState, batch: Batch, ctx: Context, extensions: Any
+) -> tuple[fit.AgentState, Metrics]:
     """One minibatch of the clipped objective, the value regression and the entropy bonus (PPO eq. 9)."""
     then, advantage = batch.aux
 

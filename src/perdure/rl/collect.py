@@ -66,7 +66,7 @@ class Record(NamedTuple):
     action: jax.Array
     """In world units, as it was executed."""
     components: dict[str, jax.Array]
-    alarm: jax.Array
+    alarm: Any
     """[..., T] whether the detector fired; () without one."""
 
     def without(self, rows: Batch) -> "Record":

@@ -32,7 +32,9 @@ class Replay:
 
     def __post_init__(self):
         if self.capacity < self.batch_size:
-            raise ConfigError(f"feed.capacity is {self.capacity}, less than feed.batch_size {self.batch_size}; enlarge it")
+            raise ConfigError(
+                f"feed.capacity is {self.capacity}, less than feed.batch_size {self.batch_size}; enlarge it"
+            )
         if self.batch_size < 1 or self.ratio < 1e-4 or self.learning_starts < 0:
             raise ConfigError(
                 f"feed has batch_size {self.batch_size}, ratio {self.ratio}, learning_starts {self.learning_starts}; "
@@ -77,7 +79,9 @@ class Epochs:
 
     def __post_init__(self):
         if self.epochs < 1 or self.minibatches < 1:
-            raise ConfigError(f"feed has epochs {self.epochs} and minibatches {self.minibatches}; both must be at least 1")
+            raise ConfigError(
+                f"feed has epochs {self.epochs} and minibatches {self.minibatches}; both must be at least 1"
+            )
 
     def check(self, rows: int) -> None:
         """Refuse a window that does not split into equal minibatches."""
@@ -91,8 +95,10 @@ class Epochs:
         """One epoch: the rows in a new order, as [minibatches, rows each]. One gather serves the whole epoch."""
         count = rows_B.reward.shape[0]
         order = shuffle.permutation(key, count)
-        cut = lambda x: x.at[order].get(mode="promise_in_bounds", unique_indices=True).reshape(
-            self.minibatches, count // self.minibatches, *x.shape[1:]
+        cut = lambda x: (
+            x.at[order]
+            .get(mode="promise_in_bounds", unique_indices=True)
+            .reshape(self.minibatches, count // self.minibatches, *x.shape[1:])
         )
         return jax.tree.map(cut, rows_B)
 

@@ -16,7 +16,7 @@ class AgentState(NamedTuple):
     """Network name (or the name of a free parameter, "log_std") -> parameters."""
     opt: dict[str, OptState]
     """Optimiser name -> moments, shaped as {network name: parameters} of what it moves."""
-    slow: dict[str, Any] = {}
+    slow: dict[str, Any] = {}  # noqa: RUF012 - a tree like any other, replaced and never mutated
     """Target networks."""
     memory: Any = ()
     """Whatever else the agent's target rule keeps."""

@@ -39,8 +39,16 @@ class Epsilon:
 
 def networks(agent: Any, spec: Spec, *, initialiser: str = "torch") -> dict[str, Network]:
     """One network from observations to the value of every action."""
-    shape = dict(hidden=agent.hidden, activation=agent.activation, layer_norm=agent.layer_norm, precision=agent.precision)
-    return {"critic": Network(inputs=spec.obs_shape[0], outputs=spec.action_dim, initialiser=initialiser, **shape)}
+    network = Network(
+        inputs=spec.obs_shape[0],
+        hidden=agent.hidden,
+        outputs=spec.action_dim,
+        activation=agent.activation,
+        layer_norm=agent.layer_norm,
+        initialiser=initialiser,
+        precision=agent.precision,
+    )
+    return {"critic": network}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
@@ -84,7 +92,12 @@ def half_square(error: jax.Array) -> jax.Array:
 
 
 def regress(
-    agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any,
+    agent: Any,
+    state: fit.AgentState,
+    batch: Batch,
+    target: jax.Array,
+    ctx: Context,
+    extensions: Any,
     size: Callable[[jax.Array], jax.Array] = huber,
 ) -> tuple[fit.AgentState, Metrics]:
     """The value of the action taken towards `target`, by the mean `size` of the errors."""

@@ -12,7 +12,8 @@ import numpy as np
 from perdure.core import arrays
 from perdure.core.component import component
 from perdure.core.records import RolloutWindow, Spec, Transition
-from perdure.rl import collect, evaluate, loop, state as states
+from perdure.rl import collect, evaluate, loop
+from perdure.rl import state as states
 from perdure.rl.phases import Batch, Clock
 
 
@@ -104,6 +105,7 @@ class HostAgent:
             self._clock = self._clock._replace(updates=self._clock.updates + feed.epochs * feed.minibatches)
         else:
             done = int(self._clock.updates) - self._first
+            assert self._sums is not None
             metrics = loop.averaged(self._sums, jnp.int32(done))
             self._sums, self._first = jax.tree.map(jnp.zeros_like, self._sums), self._first + done
             self._seed = loop.refreshed(self._trainer, self._seed, self._clock)

@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perdure.core import arrays, seeds as streams
+from perdure.core import arrays
+from perdure.core import seeds as streams
 from perdure.core.errors import ConfigError, DataError, Refused
 from perdure.core.extension import check_extensions
 from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
-from perdure.rl import devices, evaluate, loop, schedule as schedules, state as states
+from perdure.rl import devices, evaluate, loop
+from perdure.rl import schedule as schedules
+from perdure.rl import state as states
 
 CHUNK_ROWS = 65_536
 """Rows of one seed that a call of the compiled program may return; bounds its buffers."""
@@ -24,7 +27,7 @@ CALL_SECONDS = 0.4
 """How long one call should last, so that progress shows; it never changes a result."""
 
 
-STATE = loop.TrainState(clock=False, seeds=True)
+STATE: Any = loop.TrainState(clock=False, seeds=True)  # pyright: ignore[reportArgumentType]
 """Which parts of the state carry the seed axis."""
 
 
@@ -108,7 +111,9 @@ class JaxLearner:
     def init(self, seeds: tuple[int, ...]) -> LearnerState:
         """The state before the first step."""
         self.seeds = tuple(seeds)
-        return LearnerState(_init(self.trainer, len(seeds), states.numbers(self.seeds, self.trainer.n_envs), self._opening()), 0)
+        return LearnerState(
+            _init(self.trainer, len(seeds), states.numbers(self.seeds, self.trainer.n_envs), self._opening()), 0
+        )
 
     def step(self, state: LearnerState) -> int:
         """Environment steps of one seed done so far."""
@@ -173,16 +178,30 @@ class JaxLearner:
             raise DataError(f"{folder} holds seeds {meta['seeds']}, not {list(self.seeds)}; resume with the same seeds")
         for name, ours in (("jax", jax.__version__), ("devices", jax.local_device_count())):
             if meta[name] != ours:
-                warnings.warn(f"{folder} was written with {name} {meta[name]}, this is {ours}: the run may differ in the last bits", stacklevel=2)
-        wanted = jax.eval_shape(partial(_init, self.trainer, len(self.seeds)), states.numbers(self.seeds, self.trainer.n_envs), self._opening())
+                warnings.warn(
+                    f"{folder} was written with {name} {meta[name]}, this is {ours}: the last bits may differ",
+                    stacklevel=2,
+                )
+        wanted = jax.eval_shape(
+            partial(_init, self.trainer, len(self.seeds)),
+            states.numbers(self.seeds, self.trainer.n_envs),
+            self._opening(),
+        )
         return LearnerState(states.restored(wanted, found, folder), meta["t"])
 
     def export(self, state: LearnerState, folder: Path) -> dict[str, Any]:
         """Network parameters and the observation normaliser of every seed, as arrays.npz and tree.json."""
         seeds = state.train.seeds
         kept = {"params": seeds.agent.params, "normaliser": seeds.normaliser}
-        networks = {name: dataclasses.asdict(network) for name, network in self.trainer.context(state.train.clock).nets.items()}
-        description = {"kind": "jax", "agent": type(self.trainer.agent).__name__, "seeds": list(self.seeds), "networks": networks}
+        networks = {
+            name: dataclasses.asdict(network) for name, network in self.trainer.context(state.train.clock).nets.items()
+        }
+        description = {
+            "kind": "jax",
+            "agent": type(self.trainer.agent).__name__,
+            "seeds": list(self.seeds),
+            "networks": networks,
+        }
         arrays.save(folder, states.leaves(kept), description)
         return description
 
@@ -241,4 +260,6 @@ def _window(learner, first, schedule, record, length):
         columns |= {f"component/{name}": flat(value) for name, value in record.components.items()}
     # Labels go out as segment numbers: names for every row would cost more than the rest of the trace.
     labels = tile(index.astype(np.int32))
-    return RolloutWindow(columns=columns | {"regime": labels, "origin": labels, "boundary": tile(np.isin(step, starts))})
+    return RolloutWindow(
+        columns=columns | {"regime": labels, "origin": labels, "boundary": tile(np.isin(step, starts))}
+    )

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from perdure.core.component import component
-from perdure.rl import collect, schedule as schedules
+from perdure.rl import collect
+from perdure.rl import schedule as schedules
 from perdure.rl.feeds import Epochs, Ring
 from perdure.rl.ops import buffers, prng
 from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, Occasional, merged
@@ -25,12 +26,13 @@ class Seed(NamedTuple):
 
     agent: Any
     extensions: Extensions
-    lanes: collect.Lanes
+    lanes: Any
+    """collect.Lanes; () where the host steps the world."""
     normaliser: collect.Normaliser
     detector: Any
     shift: jax.Array
     """Whether the boundary source reported a shift that no post_update has seen yet."""
-    recent: Batch
+    recent: Any
     """A batch of recent rows, for diagnostics."""
     store: Any
     keys: collect.Keys

@@ -88,7 +88,10 @@ class Network:
     def _init_one(self, key):
         keys = jax.random.split(key, len(self.sizes) - 1)
         pairs = list(zip(self.sizes[:-1], self.sizes[1:], strict=True))
-        return [self._layer(k, i, o, last=n == len(pairs) - 1) for n, (k, (i, o)) in enumerate(zip(keys, pairs, strict=True))]
+        return [
+            self._layer(k, i, o, last=n == len(pairs) - 1)
+            for n, (k, (i, o)) in enumerate(zip(keys, pairs, strict=True))
+        ]
 
     def _layer(self, key, fan_in, fan_out, *, last):
         if last and self.head_scale is not None:
@@ -103,7 +106,10 @@ class Network:
             return {"w": spread * cut, "b": jnp.zeros(fan_out)}
         if initialiser == "glorot":
             limit = math.sqrt(6.0 / (fan_in + fan_out))
-            return {"w": jax.random.uniform(key, (fan_in, fan_out), minval=-limit, maxval=limit), "b": jnp.zeros(fan_out)}
+            return {
+                "w": jax.random.uniform(key, (fan_in, fan_out), minval=-limit, maxval=limit),
+                "b": jnp.zeros(fan_out),
+            }
         limit = 1.0 / math.sqrt(fan_in)
         values = jax.random.uniform(key, (fan_in + 1, fan_out), minval=-limit, maxval=limit)
         return {"w": values[:-1], "b": values[-1]}

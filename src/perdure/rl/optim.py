@@ -59,9 +59,7 @@ class Adam(_Optimiser):
         rate = self.learning_rate * root / (1 - self.beta1**steps)
         mean = jax.tree.map(lambda m, g: self.beta1 * m + (1 - self.beta1) * g, state.mean, grads)
         square = jax.tree.map(lambda v, g: self.beta2 * v + (1 - self.beta2) * g * g, state.square, grads)
-        params = jax.tree.map(
-            lambda p, m, v: p - rate * m / (jnp.sqrt(v) + self.epsilon * root), params, mean, square
-        )
+        params = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + self.epsilon * root), params, mean, square)
         return params, OptState(count, mean, square)
 
 
@@ -133,7 +131,10 @@ class RMSProp(_Optimiser):
         square = jax.tree.map(lambda v, g: self.decay * v + (1 - self.decay) * g * g, state.square, grads)
         params = jax.tree.map(
             lambda p, g, m, v: p - self.learning_rate * g * jax.lax.rsqrt(variance(v, m) + self.epsilon),
-            params, grads, mean, square,
+            params,
+            grads,
+            mean,
+            square,
         )
         return params, OptState(state.count + 1, mean, square)
 

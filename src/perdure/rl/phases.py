@@ -95,7 +95,7 @@ class Proposal(NamedTuple):
     """An action an extension would rather take."""
 
     action: jax.Array
-    mask: jax.Array
+    mask: Any
     """[N] where it takes the place of the agent's action."""
     bonus: Any = 0.0
     """[N] added to the reward of the step."""
@@ -159,11 +159,15 @@ class Extensions:
     def act(self, agent_state: Any, obs: Any, action: jax.Array, ctx: Context) -> tuple[Proposal, "Extensions"]:
         """The action to execute: the agent's, unless a proposal takes its place; the last one wins."""
         states = list(self.states)
-        final = Proposal(action, jnp.zeros(action.shape[:1], bool), jnp.zeros(action.shape[:1]), jnp.zeros(action.shape[:1], bool))
+        final = Proposal(
+            action, jnp.zeros(action.shape[:1], bool), jnp.zeros(action.shape[:1]), jnp.zeros(action.shape[:1], bool)
+        )
         for position, part, state, part_ctx in self._visit("action", ctx):
             proposal, states[position] = part.action(agent_state, state, obs, part_ctx)
             final = _overlaid(final, proposal)
-        return final._replace(action=self._transformed(agent_state, final.action, ctx)), dataclasses.replace(self, states=tuple(states))
+        return final._replace(action=self._transformed(agent_state, final.action, ctx)), dataclasses.replace(
+            self, states=tuple(states)
+        )
 
     def eval_act(self, agent_state: Any, obs: Any, action: jax.Array, ctx: Context) -> jax.Array:
         """The action to execute in an evaluation."""

@@ -35,7 +35,9 @@ def traced(schedule: RegimeSchedule, world: Any, weights: Any = None) -> TracedS
         task if segment.params_end is None else world.task(**segment.params_end)
         for task, segment in zip(first, padded, strict=True)
     ]
-    stack = lambda tasks: jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *tasks)
+    stack = lambda tasks: jax.tree.map(
+        lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *tasks
+    )
     ends = [segment.end for segment in segments[:-1]] + [NEVER] * (size - len(segments) + 1)
     rows = [weights(segment.id, segment.origin) if weights else () for segment in padded]
     return TracedSchedule(

@@ -20,7 +20,19 @@ from perdure.rl.phases import Batch, Context, Metrics, merged
 Reduce = Callable[[jax.Array], jax.Array]  # q_NB -> q_B
 Size = Callable[[jax.Array], jax.Array]  # error_NB -> scalar
 
-OFFERS = frozenset({"actor", "q_critic", "critic", "critic_ensemble", "discounted", "replay", "off_policy", "policy_density", "obs_networks"})
+OFFERS = frozenset(
+    {
+        "actor",
+        "q_critic",
+        "critic",
+        "critic_ensemble",
+        "discounted",
+        "replay",
+        "off_policy",
+        "policy_density",
+        "obs_networks",
+    }
+)
 
 
 def networks(agent: Any, spec: Spec, *, critics: int = 2, heads: int = 2, **shape: Any) -> dict[str, Network]:
@@ -97,7 +109,9 @@ def q_values(params: Any, obs: jax.Array, action: jax.Array, ctx: Context) -> ja
     return ctx.nets["critic"].apply(params, joined(ctx.nets["critic"], obs, action))[..., 0]
 
 
-def next_value(state: fit.AgentState, critic_params: Any, batch: Batch, key: jax.Array, ctx: Context, reduce: Reduce) -> jax.Array:
+def next_value(
+    state: fit.AgentState, critic_params: Any, batch: Batch, key: jax.Array, ctx: Context, reduce: Reduce
+) -> jax.Array:
     """Soft value of a fresh action at the successor."""
     action, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.next_obs), key)
     q_B = reduce(q_values(critic_params, batch.next_obs, action, ctx))
@@ -123,7 +137,12 @@ def summed_square(error_NB: jax.Array) -> jax.Array:
 
 
 def regress(
-    agent: Any, state: fit.AgentState, batch: Batch, target: jax.Array, ctx: Context, extensions: Any,
+    agent: Any,
+    state: fit.AgentState,
+    batch: Batch,
+    target: jax.Array,
+    ctx: Context,
+    extensions: Any,
     size: Size = mean_square,
 ) -> tuple[fit.AgentState, Metrics]:
     """Every critic towards one target, by the `size` of its errors [N, B]."""
@@ -168,9 +187,10 @@ def adapt(
 
     Without a `goal` it is the agent's `target_entropy_per_dim` for each dimension.
     """
-    if goal is None:
-        goal = agent.target_entropy_per_dim * ctx.spec.action_dim
+    wanted: float = agent.target_entropy_per_dim * ctx.spec.action_dim if goal is None else goal
     _, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.obs), key)
-    gap = -(log_prob.mean() + goal)
-    state, _ = fit.descend(state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ()))
+    gap = -(log_prob.mean() + wanted)
+    state, _ = fit.descend(
+        state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ())
+    )
     return state, {"temperature/value": jnp.exp(state.params["log_temperature"])}

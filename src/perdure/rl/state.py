@@ -43,7 +43,11 @@ def _plain(tree):
 def _data(leaf):
     if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return leaf
-    return jax.eval_shape(jax.random.key_data, leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else jax.random.key_data(leaf)
+    return (
+        jax.eval_shape(jax.random.key_data, leaf)
+        if isinstance(leaf, jax.ShapeDtypeStruct)
+        else jax.random.key_data(leaf)
+    )
 
 
 def _concrete(tree):
