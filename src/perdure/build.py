@@ -37,6 +37,7 @@ def run_experiment(
     meta = config.meta() | {
         "seeds": list(config.run.seeds),
         "config": config.resolved(),
+        "components": named.components(config),
         "boundary_source": config.regime.boundary_source,
         "score": "return" if spec.episodic else "reward",
         "bounds": bounds,

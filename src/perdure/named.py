@@ -1,5 +1,6 @@
 """The parts that a document names, made and checked: agent, extensions, reward, third-party algorithm, world."""
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Callable
@@ -53,6 +54,25 @@ def agent(config: ExperimentConfig, spec: Spec) -> Any:
     return agent
 
 
+def components(config: ExperimentConfig) -> dict[str, Any]:
+    """Every field of the agent and the extensions as they run, defaults included; {} for a third-party algorithm."""
+    if config.algorithm.name not in registry.names("agents"):
+        return {}
+    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
+    whole = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+    parts = zip(config.algorithm.extensions, extensions(config), strict=True)
+    return {
+        "kwargs": _plain(whole),
+        "extensions": [{"name": each.name, "kwargs": _plain(part)} for each, part in parts],
+    }
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """A component's fields as JSON values."""
+    listed = lambda value: list(value) if isinstance(value, tuple) else value
+    return dataclasses.asdict(part, dict_factory=lambda pairs: {key: listed(value) for key, value in pairs})
+
+
 def check_regimes(schedule: RegimeSchedule, check: Callable[[Params, str], object]) -> None:
     """`check(params, place)` for whatever the segments set, its errors naming the segment."""
     for segment in schedule.segments:
@@ -91,7 +111,7 @@ def algorithm(config: ExperimentConfig, spec: Spec | None, encode: Callable[...,
         rollout = config.rollout
         trainer = learner.trainer(
             agent(config, spec),
-            host.HostWorld(spec),
+            host.HostWorld(spec, config.environment.id),
             extensions(config),
             n_envs=rollout.n_envs,
             window_steps=rollout.window_steps,

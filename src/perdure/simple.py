@@ -19,7 +19,7 @@ class Trained:
     """A finished training: where it lies and how its policy does."""
 
     folder: Path
-    result: RunResult
+    result: RunResult = dataclasses.field(repr=False)
 
     @property
     def scores(self) -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ class Trained:
 
 def train(
     agent: Any,
-    world: str,
+    world: str | Callable[..., Any],
     total_steps: int,
     *,
     extensions: Sequence[Any] = (),
@@ -60,14 +60,15 @@ def train(
 ) -> Trained:
     """Train `agent` for `total_steps` environment steps of each seed, and evaluate it.
 
-    `world` is a registered world, a Gymnasium id or "package.module:factory"; `regime` is the
+    `world` is a registered world, a Gymnasium id, "package.module:factory", or such a factory or
+    class itself, if it stands at the top of a module that can be imported; `regime` is the
     document's regime section as a mapping. `n_envs` defaults to 1 for replay agents and 4 for
     on-policy ones. The run directory below `output_dir` holds the trace and the resolved document,
     from which `perdure run` gives the same run again.
     """
     copies = n_envs or (4 if hasattr(agent.feed, "epochs") else 1)
     document = {
-        "environment": {"id": world},
+        "environment": {"id": world if isinstance(world, str) else _path(world)},
         "algorithm": {
             "name": _name("agents", agent),
             "kwargs": _changed(agent),
@@ -86,6 +87,17 @@ def train(
 def load_policy(folder: Path | str, seed: int | None = None) -> Callable[[Any], Any]:
     """The greedy policy of a run's newest checkpoint: observation -> action in world units."""
     return build.policy_of(Path(folder), seed)
+
+
+def _path(factory: Any) -> str:
+    """The import path of a class or function."""
+    module, name = getattr(factory, "__module__", "__main__"), getattr(factory, "__qualname__", "<")
+    if module == "__main__" or "<" in name or "." in name:
+        raise PerdureError(
+            f"world is {factory!r}, which no document can name; put it at the top of a module and pass it, "
+            'or its name "module:factory"'
+        )
+    return f"{module}:{name}"
 
 
 def _name(family: str, part: Any) -> str:

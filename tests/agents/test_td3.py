@@ -14,7 +14,7 @@ def numpy_update(agent, params, slow, own, batch, key, moves_actor, written):
     obs, next_obs = np.asarray(batch.obs, np.float64), np.asarray(batch.next_obs, np.float64)
     noise = np.asarray(jax.random.normal(key, batch.action.shape), np.float64)
     mean = np.tanh(written.forward(slow["actor"], next_obs, "relu")[0])
-    after = np.clip(mean + np.clip(0.6 * noise, -0.5, 0.5), -1, 1)
+    after = np.clip(mean + np.clip(1.5 * noise, -2, 2), -1, 1)
     ahead = written.q_values(slow["critic"], next_obs, after)[0].min(0)
     target = 2.0 * np.asarray(batch.reward) + 0.9 * np.where(batch.terminated, 0.0, ahead)
     q, kept = written.q_values(params["critic"], obs, np.asarray(batch.action, np.float64))
@@ -36,7 +36,7 @@ def numpy_update(agent, params, slow, own, batch, key, moves_actor, written):
 def test_four_updates_follow_the_equations(written, single):
     agent = TD3(
         hidden=single.HIDDEN, actor_optimiser=single.FREE, critic_optimiser=single.FREE,
-        discount=0.9, slow_rate=0.1, target_noise=0.6, reward_scale=2.0,
+        discount=0.9, slow_rate=0.1, target_noise=1.5, target_noise_clip=2.0, reward_scale=2.0,
     )  # fmt: skip
     state = single.begun(agent, False)
     params, slow = written.precise(state.params), written.precise(state.slow)

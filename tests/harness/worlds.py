@@ -5,7 +5,7 @@ import numpy as np
 
 
 class Walk(gymnasium.Env):
-    """A counter with noise that ends at `horizon`; the reward is `gain` times the action plus noise."""
+    """A counter with noise of size `gain` that ends at `horizon`; the reward is `gain` times the action plus noise."""
 
     def __init__(self, horizon=10, persistent=False, truncates=False, bad=None):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
@@ -32,7 +32,7 @@ class Walk(gymnasium.Env):
         return self._see(), reward, over and not self.truncates, over and self.truncates, {}
 
     def _see(self):
-        seen = np.array([self.t, self.np_random.normal()])
+        seen = np.array([self.t, self.gain * self.np_random.normal()])
         return np.full(2, np.inf) if self.bad == ("observation", self.total) else seen
 
     def close(self):

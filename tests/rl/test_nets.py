@@ -123,3 +123,14 @@ def test_bounded_outputs_pass_through_tanh():
     plain, bounded = Network(3, (8,), 2), Network(3, (8,), 2, bounded=True)
     params, x = plain.init(KEY), jnp.array([[5.0, -2.0, 3.0]])
     np.testing.assert_allclose(bounded.apply(params, x), jnp.tanh(plain.apply(params, x)), rtol=1e-5)
+
+
+def test_orthogonal_weights_need_no_decomposition():
+    """LAPACK calls wait for the threads that run the program: several in one program can deadlock."""
+    draw = jax.vmap(lambda key: nets.orthogonal(key, 8, 4, 1.0))
+    program = jax.jit(draw).lower(jax.random.split(jax.random.key(0), 3)).as_text()
+    assert "lapack" not in program
+    weights = draw(jax.random.split(jax.random.key(0), 3))
+    np.testing.assert_allclose(
+        jnp.einsum("nij,nik->njk", weights, weights), jnp.broadcast_to(jnp.eye(4), (3, 4, 4)), atol=2e-5
+    )

@@ -19,8 +19,10 @@ MBPO_ENTROPY = {"hopper": -1.0, "halfcheetah": -3.0, "walker2d": -3.0, "ant": -4
 
 @component
 class REDQ:
-    """Ensembled soft actor-critic. Each update is a critic step on a fresh batch; every `critic_updates`-th also moves
-    the actor and the temperature, on its batch. With `feed.ratio` equal to `critic_updates` that is once a step.
+    """Randomised ensembled double Q-learning: soft actor-critic with many critics and many updates a step.
+
+    Each update is a critic step on a fresh batch; every `critic_updates`-th also moves the actor and
+    the temperature, on its batch. With `feed.ratio` equal to `critic_updates` that is once a step.
     """
 
     feed: Replay = Replay(ratio=20.0)

@@ -11,7 +11,7 @@ from perdure.cli import options
 from perdure.core import registry
 from perdure.core.errors import PerdureError
 
-Family = Annotated[str, typer.Argument(help=f"One of: {', '.join(registry.FAMILIES)}.", show_default=False)]
+Family = Annotated[str | None, typer.Argument(help=f"One of: {', '.join(registry.FAMILIES)}.", show_default=False)]
 
 
 def validate(file: options.Document, overrides: options.Overrides = None) -> None:
@@ -46,7 +46,8 @@ def validate(file: options.Document, overrides: options.Overrides = None) -> Non
 def show(file: options.Document, overrides: options.Overrides = None) -> None:
     """Print a document with every default filled in.
 
-    This is what is written into the run's folder.
+    A run's folder holds the document in run.json, and beside it, under "components", the defaults of
+    the agent and the extensions.
 
     \b
     Examples:
@@ -56,12 +57,20 @@ def show(file: options.Document, overrides: options.Overrides = None) -> None:
     from perdure.harness import load, syntax
 
     document = load.read(file, overrides or ())
-    config = load.sweep_of(document) if document.is_sweep else load.experiment_of(document)
-    typer.echo(syntax.to_yaml(config.resolved()), nl=False)
+    if document.is_sweep:
+        typer.echo(syntax.to_yaml(load.sweep_of(document).resolved()), nl=False)
+        return
+    from perdure import named
+
+    config = load.experiment_of(document)
+    resolved = config.resolved()
+    with load.located(document):
+        resolved["algorithm"] |= named.components(config)
+    typer.echo(syntax.to_yaml(resolved), nl=False)
 
 
 def list_names(
-    family: Family,
+    family: Family = None,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, for its fields.")] = None,
 ) -> None:
     """List what a document may name.
@@ -70,9 +79,14 @@ def list_names(
 
     \b
     Examples:
+      perdure list
       perdure list agents
       perdure list agents ppo
     """
+    if family is None:
+        rows = [[each, " ".join(sorted(registry.names(each)))] for each in registry.FAMILIES if registry.names(each)]
+        typer.echo(options.table(["family", "names"], rows))
+        return
     if name is not None:
         found = registry.resolve(family, name)
         typer.echo(inspect.getdoc(found) or name)

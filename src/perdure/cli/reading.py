@@ -34,6 +34,8 @@ def metrics(folders: options.Runs, as_json: options.AsJson = False) -> None:
         typer.echo(json.dumps(summary.as_dict(), indent=1, allow_nan=False))
         return
     typer.echo(options.table(*summary.table()))
+    for reason in summary.reasons():
+        typer.echo(f"- {reason}")
     for note in summary.notes:
         options.say(f"note: {note}")
 

@@ -115,8 +115,8 @@ class HostLearner:
         windows: list[RolloutWindow] = []
         metrics: list[dict[str, float]] = []
         for arm in state:
-            self._settle(arm)
             arm.collector.follow(schedule if self._regime is None else self._regime)
+            self._settle(arm)
             window = arm.collector.collect(size)
             windows.append(window)
             metrics.append(self._update(arm, window, schedule.boundary_source))

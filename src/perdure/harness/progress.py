@@ -28,6 +28,8 @@ class Progress:
         self._log, self._schedule, self._show = log, schedule, show
         self._returns = meta.get("score", "return") == "return"
         self._name = str(meta.get("run_id", ""))
+        seeds = len(meta.get("seeds", ()))
+        self._over = f" over {seeds} seeds" if seeds > 1 else ""
         self._recent: collections.deque[tuple[float, int]] = collections.deque(maxlen=WINDOWS_IN_SCORE)
         self._began, self._rows, self._first, self._said = time.monotonic(), 0, None, 0.0
         with directory.disk(log):
@@ -38,8 +40,10 @@ class Progress:
         """Count the steps of a window; say so when some seconds have passed."""
         step = window.last_step
         if self._first is None:
-            self._first = int(window.columns["step"].min())
-        self._rows += len(window)
+            # The first window includes the compiling of the program, which says nothing of the rest.
+            self._first, self._began = step, time.monotonic()
+        else:
+            self._rows += len(window)
         ends = int(np.count_nonzero(window.terminals())) if self._returns else len(window)
         self._recent.append((float(np.sum(window.rewards())), ends))
         if self._bar is not None:
@@ -78,9 +82,11 @@ class Progress:
     def _line(self, step: int) -> str:
         total, speed = self._schedule.total_steps, self._speed()
         done = step - (self._first or 0)
-        left = (time.monotonic() - self._began) / done * (total - step) if done else 0.0
         where = f"step {step:,} of {total:,} ({step / total:.0%})"
-        return f"{where}  {speed:,.0f} steps/s  {left:.0f} s left  {self._told(step)}"
+        if not done:
+            return f"{where}  {self._told(step)}"
+        left = (time.monotonic() - self._began) / done * (total - step)
+        return f"{where}  {speed:,.0f} steps/s{self._over}  {left:.0f} s left  {self._told(step)}"
 
     def _speed(self) -> float:
         return self._rows / max(time.monotonic() - self._began, 1e-9)

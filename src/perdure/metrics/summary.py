@@ -93,6 +93,15 @@ class Summary(NamedTuple):
             "notes": list(self.notes),
         }
 
+    def reasons(self) -> list[str]:
+        """Why the table has dashes: a line for each metric and reason, with the algorithms it is undefined for."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for group in self.groups:
+            for name, metric in group.metrics.items():
+                if metric.value is None and metric.reason:
+                    found.setdefault((name, metric.reason), []).append(group.algorithm_id)
+        return [f"{name} ({', '.join(dict.fromkeys(who))}): {reason}" for (name, reason), who in found.items()]
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headers and rows of text: a row a task and metric, a column an algorithm.
 

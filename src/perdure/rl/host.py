@@ -22,6 +22,7 @@ class HostWorld:
     """What the loop must know of a world that it does not step itself."""
 
     spec: Spec
+    name: str = "the environment"
 
 
 class HostAgent:

@@ -54,12 +54,12 @@ def trainer(
 
     Raises Refused where agent, world and extensions do not fit, ConfigError for sizes that do not.
     """
-    spec, name = world.spec, type(agent).__name__
+    spec, name, where = world.spec, type(agent).__name__, getattr(world, "name", type(world).__name__)
     kind = "discrete" if spec.discrete else "continuous"
     if kind not in agent.actions:
-        raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {type(world).__name__} is {kind}")
+        raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {where} is {kind}")
     if len(spec.obs_shape) != 1:
-        raise Refused(f"{name} reads flat observations; {type(world).__name__} gives shape {list(spec.obs_shape)}")
+        raise Refused(f"{name} reads flat observations; {where} gives shape {list(spec.obs_shape)}")
     offers = agent.offers | {f"{kind}_actions"} | ({"boundary"} if boundary_source != "none" else set())
     check_extensions(extensions, offers, f"{name} with boundary_source {boundary_source}")
     if n_envs < 1 or window_steps < 1:
