@@ -17,7 +17,7 @@ from pydantic import (
 from perdure.core import component, registry
 from perdure.core.errors import ConfigError
 
-FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+FACTORY = re.compile(r"\w[\w.]*:[A-Za-z_]\w*")
 """What "package.module:factory" looks like."""
 
 
