@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from perdure.core.component import component
-from perdure.rl import fit, greedy
+from perdure.rl import fit, greedy, ranges
 from perdure.rl.feeds import Replay
 from perdure.rl.ops import values
 from perdure.rl.optim import Adam, RMSProp
@@ -35,6 +35,9 @@ class DQN:
     actions: ClassVar[frozenset[str]] = frozenset({"discrete"})
     networks, init, noise = greedy.networks, greedy.begin, greedy.noise
     act, act_greedy = greedy.act, greedy.act_greedy
+
+    def __post_init__(self):
+        ranges.check(self, discount=ranges.SHARE, reward_scale=ranges.POSITIVE, target_period=ranges.COUNT)
 
     def update(self, state, batch, ctx, extensions):
         critic = ctx.nets["critic"]

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from perdure.core.component import component
-from perdure.rl import clipped
+from perdure.rl import clipped, ranges
 from perdure.rl.feeds import Epochs
 from perdure.rl.optim import Adam
 
@@ -36,6 +36,10 @@ class PPO:
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
     networks, init, noise = clipped.networks, clipped.begin, clipped.noise
     act, act_greedy = clipped.act, clipped.act_greedy
+
+    def __post_init__(self):
+        ranges.check(self, discount=ranges.SHARE, gae_lambda=ranges.SHARE)
+        ranges.check(self, **dict.fromkeys(("clip", "entropy_weight", "value_weight"), ranges.AT_LEAST_ZERO))
 
     def prepare(self, state, rows, ctx, extensions):
         rows, metrics = clipped.label(self, state, rows, ctx, self.discount, extensions)

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax
 
 from perdure.core.component import component
-from perdure.rl import fit, soft
+from perdure.rl import fit, ranges, soft
 from perdure.rl.feeds import Replay
 from perdure.rl.optim import Adam
 
@@ -39,6 +39,10 @@ class SAC:
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
     networks, init, noise = soft.networks, soft.begin, soft.noise
     act, act_greedy = soft.act, soft.act_greedy
+
+    def __post_init__(self):
+        ranges.check(self, discount=ranges.SHARE, reward_scale=ranges.POSITIVE, slow_rate=ranges.SHARE)
+        ranges.check(self, temperature=ranges.POSITIVE)
 
     def update(self, state, batch, ctx, extensions):
         next_key, actor_key, temperature_key = jax.random.split(ctx.key, 3)

@@ -67,6 +67,11 @@ def trainer(
     built = loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, reward=reward, detector=detector)
     if built.on_policy:
         agent.feed.check(window_steps * n_envs)
+        if window_steps * n_envs > total_steps:
+            raise ConfigError(
+                f"a window has window_steps * n_envs = {window_steps * n_envs} steps, the run {total_steps}; "
+                f"{name} learns from whole windows, so make rollout.window_steps smaller or the run longer"
+            )
         rows = 0
     else:
         rows = agent.feed.rows(total_steps, n_envs)
