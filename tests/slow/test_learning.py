@@ -20,8 +20,8 @@ HEAD = f"""# Known returns
 
 Five seeds of each agent on a world that does not change, by the documents named; `{COMMAND}` trains them and
 writes this page. The return is that of the final policy: greedy, twenty episodes a seed. Intervals are 95 % bootstrap
-intervals of the mean over seeds. *Reached by* is the evaluation by which every seed had got to what is asked for, at that
-evaluation or an earlier one. DQN does not stay there: its policies come and go after that step, as its final column shows.
+intervals of the mean over seeds. *Reached by* is the evaluation by which every seed had got to what is asked for, then
+or earlier. DQN does not stay there: its policies come and go after that step, as its final returns show.
 
 | agent | world | steps | asked for | mean | interval | seeds, lowest to highest | reached by | document |
 |---|---|---|---|---|---|---|---|---|
