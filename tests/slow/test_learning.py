@@ -21,8 +21,8 @@ HEAD = f"""# Known returns
 Five seeds of each agent on a world that does not change, by the documents named; `{COMMAND}` trains them and
 writes this page. The return is that of the final policy: greedy, twenty episodes a seed. Intervals are 95 % bootstrap
 intervals of the mean over seeds. *Reached by* is the evaluation by which every seed had got to what is asked for, then
-or earlier. DQN does not stay there: its policies come and go after that step, as its final returns show, and it is judged
-by what it reaches; the other agents are judged by their final policy.
+or earlier. DQN does not stay there: its policies come and go after that step, as its final returns show, and it is
+judged by what it reaches; the other agents are judged by their final policy.
 
 The documents of PPO and DQN were tuned on these same five seeds (DQN's is one of about fourteen settings), and no fresh
 seeds were tried, so their rows are optimistic. By its defaults DQN ends near 100.
