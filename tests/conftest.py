@@ -1,6 +1,8 @@
 """What every test shares: property tests draw the same examples each time, with no deadline, since cores are shared."""
 
+import importlib.util
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -9,6 +11,28 @@ from perdure import cli
 
 hypothesis.settings.register_profile("perdure", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("perdure")
+
+
+@pytest.fixture(scope="session")
+def load_module():
+    """Load a file of helpers: path -> module, once in a process, so that equal components are of one type."""
+
+    def load(path):
+        name = f"perdure_tests_{path.stem}"
+        if name not in sys.modules:
+            spec = importlib.util.spec_from_file_location(name, path)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+        return sys.modules[name]
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tiny(load_module):
+    """The module tests/rl/tiny.py: small agents, worlds and learners."""
+    return load_module(Path(__file__).with_name("rl") / "tiny.py")
 
 
 @pytest.fixture

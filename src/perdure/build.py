@@ -162,8 +162,6 @@ def evaluation_plan(config: ExperimentConfig, schedule: RegimeSchedule) -> Any:
     known: dict[str, Any] = {}
     for segment in schedule.segments:
         known.setdefault(segment.origin, segment.params)
-    if config.regime.provider == "environment":
-        known = {"environment": None}
     wanted = config.evaluation.regimes
     if isinstance(wanted, tuple):
         for place, name in enumerate(wanted):
@@ -267,5 +265,4 @@ def _reopened(folder):
         raise DataError(f"{folder} holds no run.json; give a run's directory")
     config = load.experiment(folder, ())
     learner = build(config)
-    learner.seeds = config.run.seeds
     return config, learner, learner.load(checkpoint.newest(folder))

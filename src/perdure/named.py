@@ -45,29 +45,31 @@ def agent(config: ExperimentConfig, spec: Spec) -> Any:
     for place, steps in (("total_steps", rollout.total_steps), ("window_steps", rollout.window_steps * rollout.n_envs)):
         if steps > MOST_STEPS:
             raise ConfigError(f"rollout.{place} comes to {steps} steps; compiled programs count at most {MOST_STEPS:,}")
-    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
-    agent = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+    made = _agent(config)
     try:
-        agent.networks(spec)
+        made.networks(spec)
     except ConfigError as error:
         raise ConfigError(f"algorithm.kwargs.{error}") from None
-    return agent
+    return made
 
 
 def components(config: ExperimentConfig) -> dict[str, Any]:
     """Every field of the agent and the extensions as they run, defaults included; {} for a third-party algorithm."""
     if config.algorithm.name not in registry.names("agents"):
         return {}
-    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
-    whole = component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
     parts = zip(config.algorithm.extensions, extensions(config), strict=True)
     return {
-        "kwargs": _plain(whole),
-        "extensions": [{"name": each.name, "kwargs": _plain(part)} for each, part in parts],
+        "kwargs": plain(_agent(config)),
+        "extensions": [{"name": each.name, "kwargs": plain(part)} for each, part in parts],
     }
 
 
-def _plain(part: Any) -> dict[str, Any]:
+def _agent(config: ExperimentConfig) -> Any:
+    cls = registry.resolve("agents", config.algorithm.name, "algorithm.name")
+    return component.make(cls, config.algorithm.kwargs, "algorithm.kwargs")
+
+
+def plain(part: Any) -> dict[str, Any]:
     """A component's fields as JSON values."""
     listed = lambda value: list(value) if isinstance(value, tuple) else value
     return dataclasses.asdict(part, dict_factory=lambda pairs: {key: listed(value) for key, value in pairs})

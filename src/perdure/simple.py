@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perdure import build
+from perdure import build, named
 from perdure.core import registry
 from perdure.core.errors import PerdureError
 from perdure.harness.config import ExperimentConfig
@@ -117,7 +117,7 @@ def _changed(part: Any, default: Any = None) -> dict[str, Any]:
     for field in dataclasses.fields(part):
         value, usual = getattr(part, field.name), getattr(default, field.name, field.default)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            nested = _changed(value, usual) if type(usual) is type(value) else dataclasses.asdict(value)
+            nested = _changed(value, usual) if type(usual) is type(value) else named.plain(value)
             if nested:
                 changed[field.name] = nested
         elif value != usual:

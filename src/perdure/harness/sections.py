@@ -53,10 +53,8 @@ class EnvironmentConfig(Section):
 
     def build(self) -> Any:
         """A gymnasium.Env, imported now; a pure world comes in its Gymnasium face."""
-        adapter = "perdure.worlds.adapters.gymnasium"
-        if self.id in registry.names("worlds"):
-            return registry.load(f"{adapter}:face", "environment.id")(self.id, **self.kwargs)
-        return registry.load(f"{adapter}:make", "environment.id")(self.id, self.kwargs, "environment.id")
+        make = registry.load("perdure.worlds.adapters.gymnasium:make", "environment.id")
+        return make(self.id, self.kwargs, "environment.id")
 
 
 class ExtensionConfig(Section):

@@ -72,11 +72,11 @@ def trainer(
                 f"a window has window_steps * n_envs = {window_steps * n_envs} steps, the run {total_steps}; "
                 f"{name} learns from whole windows, so make rollout.window_steps smaller or the run longer"
             )
-        rows = 0
-    else:
-        rows = agent.feed.rows(total_steps, n_envs)
-    chunk = max(1, CHUNK_ROWS // (window_steps * n_envs))
-    return loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, rows, chunk, reward, detector)
+    return dataclasses.replace(
+        built,
+        store_rows=0 if built.on_policy else agent.feed.rows(total_steps, n_envs),
+        chunk_rounds=max(1, CHUNK_ROWS // (window_steps * n_envs)),
+    )
 
 
 @partial(jax.jit, static_argnames=("trainer", "count"))
@@ -240,9 +240,8 @@ class JaxLearner:
         return max(1, min(self.trainer.chunk_rounds, int(self._rounds_per_second * CALL_SECONDS)))
 
     def _arrays(self, schedule):
-        key = schedule
-        if self._last is None or self._last[0] is not key:
-            self._last = (key, schedules.traced(schedule, self.trainer.world, self._weights))
+        if self._last is None or self._last[0] is not schedule:
+            self._last = (schedule, schedules.traced(schedule, self.trainer.world, self._weights))
         return self._last[1]
 
 
