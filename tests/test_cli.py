@@ -16,7 +16,7 @@ from perdure.core.errors import Refused, RunFailed
 from perdure.harness.config import ExperimentConfig
 from perdure.harness.signals import Interrupted
 
-TRAINING = ("run", "demo", "sweep", "eval", "export", "verify")
+TRAINING = ("run", "demo", "sweep", "eval", "export", "verify", "record")
 READING = ("metrics", "report", "compare", "validate", "show", "list")
 EXPERIMENT = """\
 environment: {id: perdure/cartpole}

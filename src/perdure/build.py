@@ -98,6 +98,7 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
         reward=reward,
         detector=config.regime.detector.build() if config.regime.detector else None,
         boundary_source=config.regime.boundary_source,
+        expert=named.expert(config),
     )
     schedule = schedule_of(config)
     named.check_regimes(schedule, lambda params, _: world.task(**params))
@@ -211,11 +212,17 @@ def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes:
 
 def policy_of(folder: Path, seed: int | None = None) -> Callable[[Any], Any]:
     """The greedy policy of a run's newest checkpoint, for one seed (the first, if None): observation -> action."""
+    learner, state, position = opened(folder, seed)
+    return learner.policy(state, position)
+
+
+def opened(folder: Path, seed: int | None = None) -> tuple[Learner, Any, int]:
+    """A run's learner with the state of its newest checkpoint, and the place of one seed in it (None: the first)."""
     config, learner, state = _reopened(folder)
     wanted = config.run.seeds[0] if seed is None else seed
     if wanted not in config.run.seeds:
         raise ConfigError(f"seed is {wanted}, which {folder} does not hold; it has {list(config.run.seeds)}")
-    return learner.policy(state, config.run.seeds.index(wanted))
+    return learner, state, config.run.seeds.index(wanted)
 
 
 def trace_path_for(config: ExperimentConfig) -> Path:

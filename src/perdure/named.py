@@ -3,17 +3,23 @@
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from perdure.core import component, registry
 from perdure.core.errors import ConfigError, PerdureError, Refused, told
 from perdure.core.records import Params, RegimeSchedule, Spec
+from perdure.harness import mistakes
 from perdure.harness.config import ExperimentConfig
+from perdure.harness.sections import ExpertConfig
 
 CACHE = "PERDURE_CACHE"
 """Environment variable: where compiled programs are kept between processes; "off" keeps none."""
+EXPERT = "expert_policy"
+"""The field of an extension that a document fills by naming an expert."""
 MOST_STEPS = 2**31 - 2**16
 """Steps that a compiled program can count, with room for what a last window adds."""
 
@@ -58,8 +64,10 @@ def components(config: ExperimentConfig) -> dict[str, Any]:
     if config.algorithm.name not in registry.names("agents"):
         return {}
     parts = zip(config.algorithm.extensions, extensions(config), strict=True)
+    own = config.algorithm.expert
     return {
         "kwargs": plain(_agent(config)),
+        "expert": None if own is None else {"name": own.name, "kwargs": plain(expert(config))},
         "extensions": [{"name": each.name, "kwargs": plain(part)} for each, part in parts],
     }
 
@@ -71,8 +79,17 @@ def _agent(config: ExperimentConfig) -> Any:
 
 def plain(part: Any) -> dict[str, Any]:
     """A component's fields as JSON values."""
-    listed = lambda value: list(value) if isinstance(value, tuple) else value
-    return dataclasses.asdict(part, dict_factory=lambda pairs: {key: listed(value) for key, value in pairs})
+    return {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return plain(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
 def check_regimes(schedule: RegimeSchedule, check: Callable[[Params, str], object]) -> None:
@@ -87,16 +104,37 @@ def check_regimes(schedule: RegimeSchedule, check: Callable[[Params, str], objec
 
 def extensions(config: ExperimentConfig) -> tuple[Any, ...]:
     """The extensions of a document, in the order of composition."""
-    return tuple(
-        component.make(
-            registry.load(each.name, f"algorithm.extensions[{position}].name")
-            if ":" in each.name
-            else registry.resolve("extensions", each.name, f"algorithm.extensions[{position}].name"),
-            each.kwargs,
-            f"algorithm.extensions[{position}].kwargs",
-        )
-        for position, each in enumerate(config.algorithm.extensions)
-    )
+    made: list[Any] = []
+    for position, each in enumerate(config.algorithm.extensions):
+        place = f"algorithm.extensions[{position}]"
+        cls = _resolved("extensions", each.name, f"{place}.name")
+        made.append(component.make(cls, _with_expert(each.kwargs, f"{place}.kwargs"), f"{place}.kwargs"))
+    return tuple(made)
+
+
+def expert(config: ExperimentConfig) -> Any:
+    """The agent's own expert, or None."""
+    given = config.algorithm.expert
+    return None if given is None else _expert(given, "algorithm.expert")
+
+
+def _expert(given: ExpertConfig, place: str) -> Any:
+    return component.make(_resolved("experts", given.name, f"{place}.name"), given.kwargs, f"{place}.kwargs")
+
+
+def _resolved(family: str, name: str, place: str) -> Any:
+    return registry.load(name, place) if ":" in name else registry.resolve(family, name, place)
+
+
+def _with_expert(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The fields of an extension, its expert built."""
+    if not isinstance(kwargs.get(EXPERT), (str, Mapping)):
+        return dict(kwargs)
+    try:
+        named = ExpertConfig.model_validate(kwargs[EXPERT])
+    except ValidationError as error:
+        raise mistakes.explain(error, ExpertConfig, f"{place}.{EXPERT}") from None
+    return {**kwargs, EXPERT: _expert(named, f"{place}.{EXPERT}")}
 
 
 def reward(config: ExperimentConfig) -> Any:
@@ -119,6 +157,7 @@ def algorithm(config: ExperimentConfig, spec: Spec | None, encode: Callable[...,
             window_steps=rollout.window_steps,
             total_steps=rollout.total_steps,
             boundary_source=config.regime.boundary_source,
+            expert=expert(config),
         )
         return lambda seed, _: host.HostAgent(trainer, seed, rollout.total_steps, encode)
     factory = registry.load(config.algorithm.name, "algorithm.name")

@@ -47,6 +47,7 @@ def train(
     total_steps: int,
     *,
     extensions: Sequence[Any] = (),
+    expert: Any = None,
     regime: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (0,),
     n_envs: int | None = None,
@@ -61,10 +62,10 @@ def train(
     """Train `agent` for `total_steps` environment steps of each seed, and evaluate it.
 
     `world` is a registered world, a Gymnasium id, "package.module:factory", or such a factory or
-    class itself, if it stands at the top of a module that can be imported; `regime` is the
-    document's regime section as a mapping. `n_envs` defaults to 1 for replay agents and 4 for
-    on-policy ones. The run directory below `output_dir` holds the trace and the resolved document,
-    from which `perdure run` gives the same run again.
+    class itself, if it stands at the top of a module that can be imported; `expert` is the agent's
+    own, which extensions may ask; `regime` is the document's regime section as a mapping. `n_envs`
+    defaults to 1 for replay agents and 4 for on-policy ones. The run directory below `output_dir`
+    holds the trace and the resolved document, from which `perdure run` gives the same run again.
     """
     copies = n_envs or (4 if hasattr(agent.feed, "epochs") else 1)
     document = {
@@ -72,7 +73,8 @@ def train(
         "algorithm": {
             "name": _name("agents", agent),
             "kwargs": _changed(agent),
-            "extensions": [{"name": _name("extensions", each), "kwargs": _changed(each)} for each in extensions],
+            "extensions": [_named("extensions", each) for each in extensions],
+            "expert": None if expert is None else _named("experts", expert),
         },
         "rollout": {"total_steps": total_steps, "n_envs": copies, "window_steps": window_steps},
         "regime": dict(regime or {}),
@@ -100,6 +102,11 @@ def _path(factory: Any) -> str:
     return f"{module}:{name}"
 
 
+def _named(family: str, part: Any) -> dict[str, Any]:
+    """A component as a document gives it."""
+    return {"name": _name(family, part), "kwargs": _changed(part)}
+
+
 def _name(family: str, part: Any) -> str:
     """The registered name of a component, or its import path."""
     target = f"{type(part).__module__}:{type(part).__qualname__}"
@@ -116,10 +123,21 @@ def _changed(part: Any, default: Any = None) -> dict[str, Any]:
     changed = {}
     for field in dataclasses.fields(part):
         value, usual = getattr(part, field.name), getattr(default, field.name, field.default)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if field.name == named.EXPERT and value is not None:
+            changed[field.name] = _named("experts", value)
+        elif hasattr(value, "check_fits"):
+            changed[field.name] = _stored(value, field.name)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             nested = _changed(value, usual) if type(usual) is type(value) else named.plain(value)
             if nested:
                 changed[field.name] = nested
         elif value != usual:
             changed[field.name] = list(value) if isinstance(value, tuple) else value
     return changed
+
+
+def _stored(dataset: Any, name: str) -> str:
+    """The file that holds a dataset."""
+    if dataset.path is None:
+        raise PerdureError(f"{name} is {dataset!r}, which lies in no file; write it first: dataset.save('data.npz')")
+    return str(dataset.path)

@@ -8,8 +8,9 @@ import numpy as np
 
 from perdure.core.records import Spec
 from perdure.rl import clipped
+from perdure.rl.fold import Extensions
 from perdure.rl.optim import Adam
-from perdure.rl.phases import Batch, Clock, Context, Extensions, Occasional
+from perdure.rl.phases import Batch, Clock, Context, Occasional
 
 ROWS, SEES, ACTIONS = 32, 3, 4
 HIDDEN = (6, 5)

@@ -7,8 +7,8 @@ import pytest
 
 from perdure.agents.apo import APO
 from perdure.core.errors import ConfigError
+from perdure.rl.fold import Extensions
 from perdure.rl.optim import Adam
-from perdure.rl.phases import Extensions
 
 
 def windows(single, number):

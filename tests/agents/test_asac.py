@@ -8,7 +8,7 @@ import pytest
 from perdure.agents.asac import ASAC, Running
 from perdure.core import registry
 from perdure.core.errors import ConfigError
-from perdure.rl import collect
+from perdure.rl import acting
 from perdure.rl.optim import Adam
 
 LIMIT = 0.3
@@ -114,7 +114,7 @@ def test_the_rows_hold_what_each_copy_begins_anew_with(tiny):
 
 
 def test_no_other_agent_keeps_the_column():
-    keeps = [name for name in registry.names("agents") if collect.keeps_reset_obs(registry.resolve("agents", name))]
+    keeps = [name for name in registry.names("agents") if acting.keeps_reset_obs(registry.resolve("agents", name))]
     assert keeps == ["asac"]
 
 

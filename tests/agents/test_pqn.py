@@ -7,8 +7,8 @@ import pytest
 
 from perdure.agents.pqn import PQN
 from perdure.core.errors import ConfigError
+from perdure.rl.fold import Extensions
 from perdure.rl.optim import RAdam
-from perdure.rl.phases import Extensions
 
 
 def numpy_returns(rows, next_value, discount, decay):

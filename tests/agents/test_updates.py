@@ -8,8 +8,8 @@ from scipy import special
 from perdure.agents.dqn import DQN
 from perdure.agents.ppo import PPO
 from perdure.agents.sac import SAC
+from perdure.rl.fold import Extensions
 from perdure.rl.optim import Adam, RMSProp
-from perdure.rl.phases import Extensions
 
 # A generous epsilon, so that a gradient of rounding noise moves nothing.
 ADAM = Adam(learning_rate=1e-2, epsilon=1e-3, clip_norm=0.5)

@@ -41,7 +41,7 @@ def test_every_offender_is_named_with_what_it_lacks():
     with pytest.raises(Refused) as caught:
         check_extensions([Penalty(), Anchor()], frozenset({"actor"}), "dqn")
     assert "extensions[0] (Penalty) needs critic, which dqn does not offer" in str(caught.value)
-    assert "extensions[1] (Anchor) needs boundary, which dqn does not offer" in str(caught.value)
+    assert "extensions[1] (Anchor) needs boundary; choose boundary_source oracle or detector" in str(caught.value)
 
 
 def test_a_repeated_extension_is_refused():

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from perdure.core.records import Spec
-from perdure.rl import collect
+from perdure.rl import acting
 
 
 def spec(low, high):
@@ -12,22 +12,22 @@ def spec(low, high):
 
 def test_actions_fill_the_box():
     box = spec([-2.0, 0.0], [6.0, 1.0])
-    found = collect.executed(box, jnp.array([[-1.0, 1.0], [0.0, 0.0], [1.0, -1.0]]))
+    found = acting.executed(box, jnp.array([[-1.0, 1.0], [0.0, 0.0], [1.0, -1.0]]))
     np.testing.assert_allclose(found, [[-2.0, 1.0], [2.0, 0.5], [6.0, 0.0]])
 
 
 def test_actions_beyond_the_box_are_cut():
-    np.testing.assert_allclose(collect.executed(spec([-2.0], [6.0]), jnp.array([[-9.0], [1.5]])), [[-2.0], [6.0]])
+    np.testing.assert_allclose(acting.executed(spec([-2.0], [6.0]), jnp.array([[-9.0], [1.5]])), [[-2.0], [6.0]])
 
 
 def test_an_unbounded_dimension_keeps_the_number_within_what_bounds_it_has():
     box = spec([-np.inf, -0.5, -np.inf], [np.inf, np.inf, 0.5])
-    np.testing.assert_allclose(collect.executed(box, jnp.array([[0.25, -1.0, 0.8]])), [[0.25, -0.5, 0.5]])
+    np.testing.assert_allclose(acting.executed(box, jnp.array([[0.25, -1.0, 0.8]])), [[0.25, -0.5, 0.5]])
 
 
 def test_discrete_actions_are_left_alone():
     action = jnp.array([0, 2])
-    assert collect.executed(Spec((1,), 3, discrete=True), action) is action
+    assert acting.executed(Spec((1,), 3, discrete=True), action) is action
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])

@@ -11,7 +11,7 @@ from scipy import stats
 from perdure.core.records import Shift
 from perdure.regimes.detectors import Cusum
 from perdure.rewards.spec import RewardSpec
-from perdure.rl import loop
+from perdure.rl import learning, loop
 from perdure.rl import state as states
 from perdure.rl.greedy import Epsilon
 from perdure.rl.phases import Occasional
@@ -193,7 +193,7 @@ def _seen(state):
 
 def test_a_metric_is_averaged_over_the_updates_that_measured_it():
     sums = {"loss/critic": jnp.float32(12.0), "loss/actor": Occasional(jnp.float32(12.0), jnp.float32(2.0))}
-    found = loop.averaged(sums, jnp.int32(6))
+    found = learning.averaged(sums, jnp.int32(6))
     assert (float(found["loss/critic"]), float(found["loss/actor"])) == (2.0, 6.0)
-    never = loop.averaged(sums | {"loss/actor": Occasional(jnp.float32(0.0), jnp.float32(0.0))}, jnp.int32(6))
+    never = learning.averaged(sums | {"loss/actor": Occasional(jnp.float32(0.0), jnp.float32(0.0))}, jnp.int32(6))
     assert np.isnan(never["loss/actor"])

@@ -48,7 +48,7 @@ class APO:
 
     offers: ClassVar[frozenset[str]] = clipped.OFFERS
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
-    noise, act, act_greedy = clipped.noise, clipped.act, clipped.act_greedy
+    noise, act, act_greedy, sample = clipped.noise, clipped.act, clipped.act_greedy, clipped.sample
 
     def __post_init__(self):
         ranges.check(self, **dict.fromkeys(("gae_lambda", "average_rate", "value_pull"), ranges.SHARE))

@@ -52,7 +52,7 @@ class ASAC:
 
     offers: ClassVar[frozenset[str]] = soft.OFFERS - {"discounted"} | {"reset_obs"}
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    noise, act, act_greedy = soft.noise, soft.act, soft.act_greedy
+    noise, act, act_greedy, sample = soft.noise, soft.act, soft.act_greedy, soft.sample
 
     def __post_init__(self):
         ranges.check(self, temperature=ranges.POSITIVE, reward_scale=ranges.POSITIVE, slow_rate=ranges.SHARE)
@@ -76,7 +76,9 @@ class ASAC:
             terminated=jnp.zeros_like(batch.terminated),
         )
 
-        next_value_B = soft.next_value(state, state.slow["critic"], batch, next_key, ctx, soft.minimum)
+        next_value_B, batch = soft.next_value(
+            state, state.slow["critic"], batch, next_key, ctx, extensions, soft.minimum
+        )
         anchor = soft.q_values(state.slow["critic"], 0.0 * batch.obs[:1], 0.0 * batch.action[:1], ctx).mean()
         target_B = self.reward_scale * batch.reward - state.memory.rate + next_value_B - anchor
         target_B, extra = extensions.target(state, batch, jax.lax.stop_gradient(target_B), ctx)
@@ -86,7 +88,7 @@ class ASAC:
         state, actor_metrics = soft.climb(self, state, batch, actor_key, ctx, extensions, soft.minimum)
         metrics = phases.merged(metrics, actor_metrics, extra)
         if self.temperature_optimiser is not None:
-            state, told = soft.adapt(self, state, batch, temperature_key, ctx)
+            state, told = soft.adapt(self, state, batch, temperature_key, ctx, extensions)
             metrics = phases.merged(metrics, told)
 
         rate = rates.track(state.memory.rate, self._soft_reward(state, batch, rate_key, ctx), self.average_rate)

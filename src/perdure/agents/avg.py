@@ -61,6 +61,8 @@ class AVG:
     precision: str = "float32"
     actor_optimiser: Adam = Adam(learning_rate=6.3e-3, beta1=0.0)
     critic_optimiser: Adam = Adam(learning_rate=8.7e-3, beta1=0.0)
+    critics: int = 1
+    """The paper's is 1; with more, the least of them counts."""
     temperature: float = 0.07
     """Fixed."""
     discount: float = 0.99
@@ -69,15 +71,20 @@ class AVG:
 
     normalize_observations: ClassVar[bool] = True
     normalize_rewards: ClassVar[bool] = False
-    offers: ClassVar[frozenset[str]] = soft.OFFERS - {"replay", "critic_ensemble"}
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    noise, act_greedy = soft.noise, soft.act_greedy
+    noise, act_greedy, sample = soft.noise, soft.act_greedy, soft.sample
 
     def __post_init__(self):
         ranges.check(self, temperature=ranges.POSITIVE, discount=ranges.SHARE, reward_scale=ranges.POSITIVE)
+        ranges.check(self, critics=ranges.COUNT)
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """An ensemble only of more than one."""
+        return soft.OFFERS - {"replay"} - ({"critic_ensemble"} if self.critics == 1 else set())
 
     def networks(self, spec):
-        return soft.networks(self, spec, critics=1, initialiser="orthogonal", gain=1.0, unit_features=True)
+        return soft.networks(self, spec, critics=self.critics, initialiser="orthogonal", gain=1.0, unit_features=True)
 
     def init(self, key, ctx):
         zero = jnp.zeros(())
@@ -97,7 +104,9 @@ class AVG:
         scale = state.memory.extended(soft_reward_B, discount_B, batch.terminated | batch.truncated)
         in_units = lambda error_NB: soft.mean_square(error_NB / scale.sigma)
 
-        next_value_B = soft.next_value(state, state.params["critic"], batch, ctx.key, ctx, soft.minimum)
+        next_value_B, batch = soft.next_value(
+            state, state.params["critic"], batch, ctx.key, ctx, extensions, soft.minimum
+        )
         target_B, extra = soft.discounted(self, state, batch, next_value_B, ctx, extensions)
         # The actor moves first, so that both steps start from the parameters that acted.
         state, actor_metrics = soft.climb_along(self, state, batch, batch.aux, ctx, extensions, soft.minimum)

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+import jax.numpy as jnp
+
 from perdure.core.component import component
 from perdure.rl import fit, greedy, ranges
 from perdure.rl.feeds import Replay
@@ -42,13 +44,11 @@ class DQN:
     def update(self, state, batch, ctx, extensions):
         critic = ctx.nets["critic"]
         next_q_BA = critic.apply(state.slow["critic"], batch.next_obs)
-        if self.double:
-            choice_B = critic.apply(state.params["critic"], batch.next_obs).argmax(-1)
-            next_value_B = values.taken(next_q_BA, choice_B)
-        else:
-            next_value_B = next_q_BA.max(-1)
+        chooser_BA = critic.apply(state.params["critic"], batch.next_obs) if self.double else next_q_BA
+        choice_B = chooser_BA.argmax(-1).astype(jnp.int32)
+        next_value_B = values.taken(next_q_BA, choice_B) if self.double else next_q_BA.max(-1)
         target_B = values.bootstrap(self.reward_scale * batch.reward, batch.terminated, next_value_B, self.discount)
-        target_B, extra = extensions.target(state, batch, target_B, ctx)
+        target_B, extra = extensions.target(state, batch._replace(scored_action=choice_B), target_B, ctx)
 
         state, metrics = greedy.regress(self, state, batch, target_B, ctx, extensions)
         renewed = (ctx.clock.updates + 1) % self.target_period == 0

@@ -35,7 +35,7 @@ class PPO:
     offers: ClassVar[frozenset[str]] = clipped.OFFERS | {"discounted"}
     actions: ClassVar[frozenset[str]] = frozenset({"discrete", "continuous"})
     networks, init, noise = clipped.networks, clipped.begin, clipped.noise
-    act, act_greedy = clipped.act, clipped.act_greedy
+    act, act_greedy, sample = clipped.act, clipped.act_greedy, clipped.sample
 
     def __post_init__(self):
         ranges.check(self, discount=ranges.SHARE, gae_lambda=ranges.SHARE)

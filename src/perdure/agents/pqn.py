@@ -5,6 +5,8 @@ Normalised layers stand in for replay and target network; the normalisation has 
 
 from typing import ClassVar
 
+import jax.numpy as jnp
+
 from perdure.core.component import component
 from perdure.rl import greedy, ranges
 from perdure.rl.feeds import Epochs
@@ -42,7 +44,9 @@ class PQN:
         return greedy.networks(self, spec, initialiser="lecun")
 
     def prepare(self, state, rows, ctx, extensions):
-        next_value_TN = ctx.nets["critic"].apply(state.params["critic"], rows.next_obs).max(-1)
+        next_q_TNA = ctx.nets["critic"].apply(state.params["critic"], rows.next_obs)
+        next_value_TN = next_q_TNA.max(-1)
+        rows = rows._replace(scored_action=next_q_TNA.argmax(-1).astype(jnp.int32))
         reward_TN = self.reward_scale * rows.reward
         returns_TN = values.lambda_returns(
             reward_TN, rows.terminated, rows.truncated, next_value_TN, self.discount, self.trace_decay

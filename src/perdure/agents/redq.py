@@ -54,7 +54,8 @@ class REDQ:
 
     offers: ClassVar[frozenset[str]] = soft.OFFERS
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    init, noise, act, act_greedy = soft.begin, soft.noise, soft.act, soft.act_greedy
+    init, noise = soft.begin, soft.noise
+    act, act_greedy, sample = soft.act, soft.act_greedy, soft.sample
 
     def __post_init__(self):
         ranges.check(self, discount=ranges.SHARE, reward_scale=ranges.POSITIVE, slow_rate=ranges.SHARE)
@@ -70,7 +71,7 @@ class REDQ:
         goal = MBPO_ENTROPY[goal] if isinstance(goal, str) else goal
         _, chosen = jax.lax.top_k(jax.random.uniform(subset_key, (self.critics,)), self.subset)
         random_few = jax.tree.map(lambda leaf: leaf[chosen], state.slow["critic"])
-        next_value_B = soft.next_value(state, random_few, batch, next_key, ctx, soft.minimum)
+        next_value_B, batch = soft.next_value(state, random_few, batch, next_key, ctx, extensions, soft.minimum)
         target_B, extra = soft.discounted(self, state, batch, next_value_B, ctx, extensions)
 
         def fit_critics(state):
@@ -78,7 +79,7 @@ class REDQ:
 
         def move_actor(state):
             state, metrics = soft.climb(self, state, batch, actor_key, ctx, extensions, soft.mean)
-            state, temperature_metrics = soft.adapt(self, state, batch, temperature_key, ctx, goal)
+            state, temperature_metrics = soft.adapt(self, state, batch, temperature_key, ctx, extensions, goal)
             return state, phases.merged(metrics, temperature_metrics)
 
         due = (ctx.clock.updates + 1) % self.critic_updates == 0

@@ -38,7 +38,7 @@ class SAC:
     offers: ClassVar[frozenset[str]] = soft.OFFERS
     actions: ClassVar[frozenset[str]] = frozenset({"continuous"})
     networks, init, noise = soft.networks, soft.begin, soft.noise
-    act, act_greedy = soft.act, soft.act_greedy
+    act, act_greedy, sample = soft.act, soft.act_greedy, soft.sample
 
     def __post_init__(self):
         ranges.check(self, discount=ranges.SHARE, reward_scale=ranges.POSITIVE, slow_rate=ranges.SHARE)
@@ -46,11 +46,13 @@ class SAC:
 
     def update(self, state, batch, ctx, extensions):
         next_key, actor_key, temperature_key = jax.random.split(ctx.key, 3)
-        next_value_B = soft.next_value(state, state.slow["critic"], batch, next_key, ctx, soft.minimum)
+        next_value_B, batch = soft.next_value(
+            state, state.slow["critic"], batch, next_key, ctx, extensions, soft.minimum
+        )
         target_B, extra = soft.discounted(self, state, batch, next_value_B, ctx, extensions)
 
         state, critic_metrics = soft.regress(self, state, batch, target_B, ctx, extensions)
         state, actor_metrics = soft.climb(self, state, batch, actor_key, ctx, extensions, soft.minimum)
-        state, temperature_metrics = soft.adapt(self, state, batch, temperature_key, ctx)
+        state, temperature_metrics = soft.adapt(self, state, batch, temperature_key, ctx, extensions)
         state = fit.follow(state, "critic", self.slow_rate)
         return state, soft.merged(critic_metrics, actor_metrics, temperature_metrics, extra)

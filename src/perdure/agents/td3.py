@@ -66,6 +66,8 @@ class TD3:
         noise_BA = jnp.clip(noise_BA, -self.target_noise_clip, self.target_noise_clip)
         next_action_BA = ctx.nets["actor"].apply(state.slow["actor"], batch.next_obs)
         next_action_BA = jnp.clip(next_action_BA + noise_BA, -1.0, 1.0)
+        next_action_BA = extensions.transform_next(state, next_action_BA, batch, ctx)
+        batch = batch._replace(scored_action=next_action_BA)
         next_q_NB = soft.q_values(state.slow["critic"], batch.next_obs, next_action_BA, ctx)
         target_B, extra = soft.discounted(self, state, batch, soft.minimum(next_q_NB), ctx, extensions)
         state, metrics = soft.regress(self, state, batch, target_B, ctx, extensions, soft.summed_square)
@@ -78,11 +80,12 @@ class TD3:
     def _climb(self, state, batch, ctx, extensions):
         def loss(params):
             action_BA = ctx.nets["actor"].apply(params["actor"], batch.obs)
+            action_BA = extensions.transform_at(state, action_BA, batch, ctx)
             value = -soft.q_values(state.params["critic"], batch.obs, action_BA, ctx)[0].mean()
-            term, extra = extensions.loss("actor_loss", state, batch._replace(params=params), ctx)
+            term, extra = extensions.loss("actor_loss", state, batch._replace(params=params, agent_loss=value), ctx)
             return value + term, phases.merged({"loss/actor": value}, extra)
 
-        state, metrics = fit.descend(state, "actor", self.actor_optimiser, loss)
+        state, metrics = fit.descend(state, "actor", self.actor_optimiser, loss, batch, ctx, extensions)
         for name in ("actor", "critic"):
             state = fit.follow(state, name, self.slow_rate)
         return state, metrics

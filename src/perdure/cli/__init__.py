@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from perdure.cli import documents, reading, training
+from perdure.cli import documents, reading, recording, training
 from perdure.core.errors import PerdureError
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ for command in (documents.validate, documents.show):
     app.command()(command)
 app.command("list")(documents.list_names)
 app.command("eval")(training.evaluate)
-for command in (training.export, training.verify):
+for command in (training.export, training.verify, recording.record):
     app.command()(command)
 
 

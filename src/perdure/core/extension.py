@@ -13,15 +13,21 @@
 | transform_action(agent_state, state, action, ctx) -> action | chained | no |
 | post_update(agent_state, state, ctx) -> (agent_state, state) | chained | yes |
 | eval_metrics(agent_state, state, ctx) -> {name: scalar} | merged, a repeated name raises | no |
+| gradient(agent_state, state, grads, batch, ctx) -> grads | chained | no |
+| step(agent_state, state, change, batch, ctx) -> change | chained | no |
 
-A loss, target, reward or post_update phase may also append a mapping of metrics to what it
-returns; a metric name given twice raises. List order is the order of composition. Each extension
-has a key of its own in every phase (`ctx.key`), so adding one never changes another's draws.
+`gradient` sees {network: gradients} before the optimiser, `step` {network: change of the parameters}
+that it makes of them. A loss, target, reward or post_update phase may also append a mapping of
+metrics to what it returns; a metric name given twice raises. List order is the order of
+composition. Each extension has a key of its own in every phase (`ctx.key`), so adding one never
+changes another's draws.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from perdure.core.errors import Refused
+from perdure.core.records import Spec
 
 PHASES = (
     "init_state",
@@ -35,21 +41,64 @@ PHASES = (
     "transform_action",
     "post_update",
     "eval_metrics",
+    "gradient",
+    "step",
 )
 
 IMPLIED = {
     "on_target": frozenset({"critic"}),
     "critic_loss": frozenset({"critic"}),
     "actor_loss": frozenset({"actor"}),
+    "action": frozenset({"off_policy"}),
     "transform_action": frozenset({"continuous_actions"}),
 }
 
+REMEDIES = {
+    "agent_expert": "give algorithm.expert",
+    "phi_star": "list mc_pretrain before it",
+    "boundary": "choose boundary_source oracle or detector",
+    "simulator": "it rolls an expert out in the world, so choose a world of perdure list worlds",
+}
+"""Needs that the rest of a run can bring, and how; the others are of the algorithm."""
+
+COLUMNS = frozenset({"is_expert", "return_to_go", "next_action", "step_in_episode"})
+"""What `Extension.reads` may name: columns and counters that are kept only where somebody reads them."""
+
+
+class MissingCapability(Refused):
+    """The algorithm, or the kind of its actions, cannot do what an extension is made of."""
+
+
+class NotWired(Refused):
+    """The algorithm could, but the run does not bring what an extension needs: a companion, an expert, a source."""
+
+
+class Run(NamedTuple):
+    """What an extension may look at before it agrees to a run."""
+
+    spec: Spec
+    agent: Any
+    extensions: tuple["Extension", ...]
+    expert: Any = None
+    """The agent's own expert."""
+
+    def before(self, extension: "Extension") -> tuple["Extension", ...]:
+        """The extensions listed before this one."""
+        return self.extensions[: next(i for i, each in enumerate(self.extensions) if each is extension)]
+
 
 class Extension:
-    """The identity at every phase; a component deriving from it overrides the phases it concerns."""
+    """The identity at every phase; a component deriving from it overrides the phases it concerns.
+
+    One with a field `expert_policy` follows an expert: None there stands for the agent's own.
+    """
 
     needs: frozenset[str] = frozenset()
     """Capabilities without which it cannot work, beyond those its phases imply."""
+    reads: frozenset[str] = frozenset()
+    """Which of `COLUMNS` it looks at."""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    """Needs of later extensions that this one meets."""
 
     def implemented_phases(self) -> tuple[str, ...]:
         """The phases this extension overrides, in the order of `PHASES`."""
@@ -58,22 +107,66 @@ class Extension:
         )
 
     def all_needs(self) -> frozenset[str]:
-        """Declared needs and those its phases imply."""
+        """Declared needs and those that its phases and its expert imply."""
         implied = [IMPLIED.get(phase, frozenset()) for phase in self.implemented_phases()]
-        return self.needs.union(*implied)
+        expert = {"agent_expert"} if self.follows_expert and getattr(self, "expert_policy", None) is None else set()
+        return self.needs.union(expert, *implied)
+
+    @property
+    def follows_expert(self) -> bool:
+        """Whether it asks the expert of its field `expert_policy`."""
+        return hasattr(self, "expert_policy")
+
+    def objection(self, run: Run) -> str | None:
+        """Why it cannot be part of `run` although its needs are met; None: it can."""
+        return None
+
+    def data(self, run: Run) -> Any:
+        """Arrays that its phases read as `ctx.data`: handed to the program, and shared by all seeds."""
+        return ()
+
+    def prior(self, data: Any) -> Any:
+        """A rl.prior.Prior of `data`: rows that updates see beside the collected ones; None: there are none."""
+        return None
+
+    def provided(self, state: Any) -> Mapping[str, Any]:
+        """What later extensions find under `ctx.provided`, by name."""
+        return {}
 
 
-def check_extensions(extensions: Iterable[Extension], offers: frozenset[str], learner: str) -> None:
-    """Refuse, naming every offender, extensions whose needs `offers` does not cover, and repeats."""
-    problems: list[str] = []
+def check_extensions(
+    extensions: Iterable[Extension], offers: frozenset[str], learner: str, run: Run | None = None
+) -> None:
+    """Refuse, naming every offender, extensions that the learner or the run cannot serve, and repeats.
+
+    Raises MissingCapability where an algorithm cannot, NotWired where only the run lacks something.
+    """
+    incapable: list[str] = []
+    lacking: list[str] = []
     seen: set[type[Extension]] = set()
     for position, extension in enumerate(extensions):
         place = f"extensions[{position}] ({type(extension).__name__})"
         missing = sorted(extension.all_needs() - offers)
-        if missing:
-            problems.append(f"{place} needs {', '.join(missing)}, which {learner} does not offer")
+        foreign = [need for need in missing if need not in REMEDIES]
+        if foreign:
+            incapable.append(f"{place} needs {', '.join(foreign)}, which {learner} does not offer")
+        lacking += [f"{place} needs {need}; {REMEDIES[need]}" for need in missing if need in REMEDIES]
         if type(extension) in seen:
-            problems.append(f"{place} is there twice; keep one")
+            lacking.append(f"{place} is there twice; keep one")
+        objection = None if missing or run is None else _objection(extension, run)
+        if objection:
+            lacking.append(f"{place} {objection}")
         seen.add(type(extension))
-    if problems:
-        raise Refused("; ".join(problems))
+        offers = offers | extension.provides
+    if incapable or lacking:
+        raise (MissingCapability if incapable else NotWired)("; ".join([*incapable, *lacking]))
+
+
+def _objection(extension, run):
+    own = getattr(extension, "expert_policy", None)
+    if hasattr(own, "init_state") and own != run.expert:
+        return (
+            "has a stateful expert_policy, which is followed along episodes only as the agent's own; "
+            "move it to algorithm.expert"
+        )
+    return extension.objection(run)

@@ -11,7 +11,7 @@ from typing import Any
 
 from perdure.core.errors import MissingExtra, PerdureError, UnknownName, nearest
 
-FAMILIES = ("agents", "extensions", "trainers", "worlds", "regimes", "rewards", "detectors")
+FAMILIES = ("agents", "extensions", "experts", "trainers", "worlds", "regimes", "rewards", "detectors")
 
 _TABLES: dict[str, dict[str, str]] = {
     "agents": {
@@ -29,6 +29,15 @@ _TABLES: dict[str, dict[str, str]] = {
         "l2_init": "perdure.extensions.regularisation:L2Init",
         "redo": "perdure.extensions.resets:ReDo",
         "shrink_perturb": "perdure.extensions.resets:ShrinkPerturb",
+    },
+    "experts": {
+        "pid": "perdure.rl.experts:PID",
+        "run": "perdure.frozen:FrozenPolicy",
+        "perdure/acrobot": "perdure.worlds.pure.experts:AcrobotExpert",
+        "perdure/cartpole": "perdure.worlds.pure.experts:CartPoleExpert",
+        "perdure/mountain_car": "perdure.worlds.pure.experts:MountainCarExpert",
+        "perdure/mountain_car_continuous": "perdure.worlds.pure.experts:MountainCarContinuousExpert",
+        "perdure/pendulum": "perdure.worlds.pure.experts:PendulumExpert",
     },
     "trainers": {},
     "worlds": {

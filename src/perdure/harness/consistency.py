@@ -18,6 +18,7 @@ def check(config: "ExperimentConfig") -> None:
     """Raise ConfigError for the first contradiction between the parts of a document."""
     _check_world(config)
     _check_algorithm(config)
+    _check_expert(config)
     _check_extensions(config)
     _check_seeds(config)
     _check_multiples(config)
@@ -71,6 +72,18 @@ def _check_extensions(config: "ExperimentConfig") -> None:
             _check_factory(extension.name, place)
         else:
             registry.check("extensions", extension.name, place)
+
+
+def _check_expert(config: "ExperimentConfig") -> None:
+    expert = config.algorithm.expert
+    if expert is None:
+        return
+    if config.algorithm.name not in registry.names("agents"):
+        raise ConfigError(f"algorithm.expert is given but {config.algorithm.name!r} asks none; remove the key")
+    if ":" in expert.name:
+        _check_factory(expert.name, "algorithm.expert.name")
+    else:
+        registry.check("experts", expert.name, "algorithm.expert.name")
 
 
 def _check_factory(name: str, place: str) -> None:

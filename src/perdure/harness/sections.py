@@ -66,6 +66,20 @@ class ExtensionConfig(Section):
     """The extension's own fields."""
 
 
+class ExpertConfig(Section):
+    """A policy from outside, which extensions ask."""
+
+    name: str
+    """A registered expert (`perdure list experts`) or "package.module:Expert"."""
+    kwargs: Kwargs = {}
+    """The expert's own fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class PolicyConfig(Section):
     """What acts, where the algorithm does not bring its own policy (language models)."""
 
@@ -91,6 +105,8 @@ class AlgorithmConfig(Section):
     """The algorithm's own fields: learning rates, network sizes and so on."""
     extensions: tuple[ExtensionConfig, ...] = ()
     """Extensions in the order of composition."""
+    expert: ExpertConfig | None = None
+    """The agent's own expert; an extension's `expert_policy` may be another."""
     policy: PolicyConfig | None = None
     """The policy of a language algorithm or of a third-party one."""
 

@@ -23,7 +23,8 @@ def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) 
     """(scores, lengths) of some episodes; the score is the return, or the mean reward in a never-ending world.
 
     Episode i is reset with a seed made of (`seed`, `step`, i), and cut after `spec.horizon` steps. A
-    policy's random state is put back afterwards where it offers `state_dict` and `load_state_dict`.
+    policy's random state is put back afterwards where it offers `state_dict` and `load_state_dict`;
+    one that follows episodes may offer `begin_episode()`, which is called after each reset.
     """
     act = getattr(policy, "act_greedy", None)
     kept: Mapping[str, Any] | None = None
@@ -33,15 +34,19 @@ def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) 
     base = seeds.stream(seed, "evaluation", step)
     try:
         with worldstate.failing(f"step {step}: an evaluation", env):
-            found = [_episode(env, act, spec, seeds.stream(base, "evaluation", number)) for number in range(episodes)]
+            begin = getattr(policy, "begin_episode", lambda: None)
+            found = [
+                _episode(env, begin, act, spec, seeds.stream(base, "evaluation", number)) for number in range(episodes)
+            ]
     finally:
         if kept is not None:
             policy.load_state_dict(kept)
     return [score for score, _ in found], [length for _, length in found]
 
 
-def _episode(env: Any, act: Any, spec: Spec, seed: int) -> tuple[float, int]:
+def _episode(env: Any, begin: Any, act: Any, spec: Spec, seed: int) -> tuple[float, int]:
     observation, _ = env.reset(seed=seed)
+    begin()
     total, length, over = 0.0, 0, False
     while length < spec.horizon and not over:
         observation, reward, terminated, truncated, _ = env.step(act(observation))

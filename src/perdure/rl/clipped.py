@@ -73,6 +73,14 @@ def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) 
     return output.argmax(-1).astype(jnp.int32) if ctx.spec.discrete else output
 
 
+def sample(
+    agent: Any, state: fit.AgentState, obs: jax.Array, key: jax.Array, ctx: Context
+) -> tuple[jax.Array, jax.Array]:
+    """A fresh action for each row, and its log-probability."""
+    action, _ = act(agent, state, obs, ctx._replace(noise=noise(agent, key, obs.shape[0], ctx.spec)))
+    return action, log_prob_and_entropy(state.params, obs, action, ctx)[0]
+
+
 def log_prob_and_entropy(params: dict[str, Any], obs: jax.Array, action: jax.Array, ctx: Context):
     """Of the given actions [B], and of the policy at `obs` [B]."""
     output = ctx.nets["actor"].apply(params["actor"], obs)
@@ -130,9 +138,10 @@ def step(
         value = ctx.nets["critic"].apply(params["critic"], batch.obs)[..., 0]
         assert value.shape == batch.target.shape
         value_loss = jnp.square(value - batch.target).mean()
-        actor_term, actor_metrics = extensions.loss("actor_loss", state, seen, ctx)
+        policy_loss = surrogate - agent.entropy_weight * entropy.mean()
+        actor_term, actor_metrics = extensions.loss("actor_loss", state, seen._replace(agent_loss=policy_loss), ctx)
         critic_term, critic_metrics = extensions.loss("critic_loss", state, seen, ctx)
-        total = surrogate + agent.value_weight * 0.5 * value_loss - agent.entropy_weight * entropy.mean()
+        total = policy_loss + agent.value_weight * 0.5 * value_loss
         metrics = {
             "loss/actor": surrogate,
             "loss/critic": value_loss,
@@ -142,4 +151,4 @@ def step(
         }
         return total + actor_term + critic_term, merged(metrics, actor_metrics, critic_metrics)
 
-    return fit.descend(state, "policy", agent.optimiser, loss)
+    return fit.descend(state, "policy", agent.optimiser, loss, batch, ctx, extensions)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from perdure.rl import acting
 from perdure.rl import schedule as schedules
-from perdure.rl.ops import moments, prng
-from perdure.rl.phases import Batch, Proposal
+from perdure.rl.ops import prng
+from perdure.rl.phases import Batch
 
 FIRST = 0xFFFFFFFF
 COLUMNS = ("reward", "terminated", "truncated", "action")
@@ -55,6 +56,7 @@ class Lanes(NamedTuple):
     """What reward components remember."""
     score: Any
     """Return of the unfinished episode, kept where a detector watches."""
+    guide: acting.Guide
 
 
 class Record(NamedTuple):
@@ -79,70 +81,15 @@ class Record(NamedTuple):
         return self._replace(**{name: getattr(rows, name) for name in absent})
 
 
-class Draws(NamedTuple):
-    """The random numbers that acting needs; drawn for a whole window at once, which costs a step nothing."""
-
-    own: Any
-    """What the agent's `noise` gave."""
-    uniform: Any
-    """[N] uniformly random actions, or () for agents that never warm up."""
-
-
 class Plan(NamedTuple):
     """All that a window needs and no step changes: leading axis [T]."""
 
     task: Any
     weights: jax.Array
-    draws: "Draws"
+    draws: acting.Draws
     step_keys: jax.Array
     fresh: Any
     """(state, obs) with which a copy whose episode ends here goes on: [T, N]."""
-
-
-class Normaliser(NamedTuple):
-    """Running statistics of observations and of discounted returns; () where unused."""
-
-    obs: Any
-    returns: Any
-    running: Any
-
-    @classmethod
-    def begin(cls, trainer: Any) -> "Normaliser":
-        agent = trainer.agent
-        return cls(
-            moments.empty(trainer.world.spec.obs_shape) if agent.normalize_observations else (),
-            moments.empty() if agent.normalize_rewards else (),
-            jnp.zeros(trainer.n_envs) if agent.normalize_rewards else (),
-        )
-
-    def look(self, trainer: Any, obs: jax.Array) -> jax.Array:
-        """Observations as the networks see them."""
-        return moments.standardise(self.obs, obs) if trainer.agent.normalize_observations else obs
-
-    def see(self, trainer: Any, rows: Batch) -> Batch:
-        """Rows as an update sees them: observations standardised, rewards in units of the returns' spread."""
-        rows = rows._replace(obs=self.look(trainer, rows.obs), next_obs=self.look(trainer, rows.next_obs))
-        if keeps_reset_obs(trainer.agent):
-            rows = rows._replace(reset_obs=self.look(trainer, rows.reset_obs))
-        if not trainer.agent.normalize_rewards:
-            return rows
-        return rows._replace(reward=rows.reward * jax.lax.rsqrt(self.returns.variance + 1e-8))
-
-    def absorb(self, trainer: Any, rows_TN: Batch) -> "Normaliser":
-        """The statistics with fresh rows added."""
-        result = self
-        if trainer.agent.normalize_observations:
-            flat = rows_TN.obs.reshape(-1, *rows_TN.obs.shape[2:])
-            result = result._replace(obs=moments.extend(self.obs, flat))
-        if trainer.agent.normalize_rewards:
-
-            def step(running_N, row):
-                running_N = trainer.agent.discount * running_N + row.reward
-                return jnp.where(row.terminated | row.truncated, 0.0, running_N), running_N
-
-            running, seen_TN = jax.lax.scan(step, self.running, rows_TN)
-            result = result._replace(returns=moments.extend(self.returns, seen_TN.reshape(-1)), running=running)
-        return result
 
 
 def first_lanes(trainer: Any, keys: Keys, schedule: schedules.TracedSchedule) -> Lanes:
@@ -151,7 +98,7 @@ def first_lanes(trainer: Any, keys: Keys, schedule: schedules.TracedSchedule) ->
     task = jax.tree.map(lambda x: x[0], task_1)
     first_keys = jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, jnp.uint32(FIRST))
     env, obs = jax.vmap(trainer.world.reset, (0, None))(first_keys, task)
-    return Lanes(env, obs, start_memory(trainer, obs), _no_score(trainer))
+    return Lanes(env, obs, start_memory(trainer, obs), _no_score(trainer), acting.start_guide(trainer, trainer.n_envs))
 
 
 def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedule) -> Plan:
@@ -159,7 +106,7 @@ def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedul
     t_T = clock.t + jnp.arange(trainer.window_steps, dtype=jnp.int32)
     task_T, weights_T = schedules.at(schedule, t_T * trainer.n_envs)
     fold_T = jax.vmap(jax.random.fold_in, (None, 0))
-    draws_T = jax.vmap(lambda key: draw(trainer, key))(fold_T(keys.exploration, t_T))
+    draws_T = jax.vmap(lambda key: acting.draw(trainer, key))(fold_T(keys.exploration, t_T))
     lane_key_TN = jax.vmap(lambda t: jax.vmap(jax.random.fold_in, (0, None))(keys.lanes, t))(t_T)
     pair_TN2 = jax.vmap(jax.vmap(jax.random.split))(lane_key_TN)
     fresh_TN = jax.vmap(jax.vmap(trainer.world.reset, (0, None)))(pair_TN2[..., 1], task_T)
@@ -169,22 +116,29 @@ def plan(trainer: Any, keys: Keys, clock: Any, schedule: schedules.TracedSchedul
 def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
     """Act in every copy once: the seed after it, the rows to learn from and the line of the trace."""
     lanes, spec = seed.lanes, trainer.world.spec
-    proposal, aux, extensions = propose(trainer, seed, lanes.obs, moment.draws, clock)
-    taken = executed(spec, proposal.action)
+    choice, extensions = acting.choose(trainer, seed, lanes.obs, lanes.guide, moment.draws, clock)
+    taken = acting.executed(spec, choice.action)
     env, next_obs, _, terminated, truncated, *_ = outcome = jax.vmap(trainer.world.step, (0, 0, 0, None))(
         moment.step_keys, lanes.env, taken, moment.task
     )
     memory, reward, components = rewarded(trainer, lanes.memory, moment.weights, taken, outcome)
     done = terminated | truncated
-    rows = Batch(lanes.obs, proposal.action, reward, terminated, truncated, next_obs, aux)
-    if proposal.mask is not None:
-        rows = rows._replace(reward=reward + proposal.bonus, terminated=terminated | proposal.end)
-
+    columns, guide = acting.followed(trainer, choice, next_obs)
     fresh_env, fresh_obs = moment.fresh
-    if keeps_reset_obs(trainer.agent):
-        rows = rows._replace(reset_obs=fresh_obs)
-    following = Lanes(env, next_obs, memory, lanes.score)
-    beginning = Lanes(fresh_env, fresh_obs, start_memory(trainer, fresh_obs), _no_score(trainer))
+    if acting.keeps_reset_obs(trainer.agent):
+        columns["reset_obs"] = fresh_obs
+    rows = Batch(lanes.obs, reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs, **columns)
+    if seed.extensions.uses("action"):
+        rows = rows._replace(reward=reward + choice.bonus, terminated=terminated | choice.end)
+
+    following = Lanes(env, next_obs, memory, lanes.score, guide)
+    beginning = Lanes(
+        fresh_env,
+        fresh_obs,
+        start_memory(trainer, fresh_obs),
+        _no_score(trainer),
+        acting.start_guide(trainer, trainer.n_envs),
+    )
     if trainer.detector:
         following = following._replace(score=lanes.score + reward)
     detector, alarm = _watched(trainer, seed.detector, following.score, reward, done)
@@ -193,24 +147,6 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
     if trainer.detector:
         seed = seed._replace(shift=seed.shift | alarm)
     return seed, rows, Record(reward, terminated, truncated, taken, components, alarm)
-
-
-def keeps_reset_obs(agent: Any) -> bool:
-    """Whether the rows carry what follows a reset: for an agent that values it instead of cutting the bootstrap."""
-    return "reset_obs" in agent.offers
-
-
-def executed(spec: Any, action: jax.Array) -> jax.Array:
-    """An agent's action in world units: indices as they are, [-1, 1] mapped onto the box.
-
-    A dimension without both bounds keeps the number, cut at the bound that it has.
-    """
-    if spec.discrete:
-        return action
-    low, high = jnp.array(spec.low), jnp.array(spec.high)
-    clipped = jnp.clip(action, -1.0, 1.0)
-    bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    return jnp.where(bounded, (high + low) / 2 + (high - low) / 2 * clipped, jnp.clip(clipped, low, high))
 
 
 def brief_step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch, Any]:
@@ -225,32 +161,6 @@ def blank(take: Callable, trainer: Any, seed: Any, window: Plan, clock: Any) -> 
     _, rows, line = jax.eval_shape(lambda: take(trainer, seed, moment, clock))
     zeros = lambda x: jnp.zeros((trainer.window_steps, *x.shape), x.dtype)
     return jax.tree.map(zeros, rows), jax.tree.map(zeros, line)
-
-
-def draw(trainer: Any, key: jax.Array) -> Draws:
-    """The random numbers for one action of every copy."""
-    spec, n_envs = trainer.world.spec, trainer.n_envs
-    own = trainer.agent.noise(key, n_envs, spec)
-    if trainer.on_policy or trainer.agent.feed.learning_starts == 0:
-        return Draws(own, ())
-    if spec.discrete:
-        return Draws(own, jax.random.randint(key, (n_envs,), 0, spec.action_dim))
-    return Draws(own, jax.random.uniform(key, (n_envs, spec.action_dim), minval=-1.0, maxval=1.0))
-
-
-def propose(trainer: Any, seed: Any, obs: jax.Array, draws: Draws, clock: Any) -> tuple[Proposal, Any, Any]:
-    """The action for each copy in agent units, what the agent keeps of it, and the extensions after it.
-
-    Replay agents act uniformly while they warm up; an extension's proposal still takes its place.
-    """
-    seen, ctx = seed.normaliser.look(trainer, obs), trainer.context(clock, noise=draws.own)
-    action, aux = trainer.agent.act(seed.agent, seen, ctx)
-    if not isinstance(draws.uniform, tuple):
-        action = jnp.where(ctx.step < trainer.agent.feed.learning_starts, draws.uniform, action)
-    if seed.extensions.uses("action") or seed.extensions.uses("transform_action"):
-        proposal, extensions = seed.extensions.act(seed.agent, seen, action, ctx)
-        return proposal, aux, extensions
-    return Proposal(action, None, 0.0, False), aux, seed.extensions
 
 
 def _no_score(trainer):

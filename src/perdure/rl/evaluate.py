@@ -6,12 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from perdure.rl import collect
+from perdure.rl import acting, collect
 from perdure.rl.nets import joined
 from perdure.rl.ops import prng
 
 
-def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+def episodes(
+    trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array, data: Any = ()
+) -> tuple[jax.Array, jax.Array]:
     """Returns and lengths of `count` episodes for every seed: [S, count] each.
 
     `numbers` [S] are the evaluation streams; the draws depend on them and the clock alone, so every
@@ -19,27 +21,21 @@ def episodes(trainer: Any, state: Any, task: Any, count: int, numbers: jax.Array
     default weights. In a never-ending world an episode is `horizon` steps, and
     its return is the mean reward.
     """
-    run = lambda seed, number: _episodes_one(trainer, seed, state.clock, task, count, number)
+    clock = state.clock._replace(data=data)
+    run = lambda seed, number: _episodes_one(trainer, seed, clock, task, count, number)
     return jax.vmap(run)(state.seeds, numbers)
 
 
-def diagnostics(trainer: Any, state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+def diagnostics(trainer: Any, state: Any, data: Any = ()) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Extension metrics [S] each, and last hidden activations on recent rows, network -> [S, rows, units]."""
-    return jax.vmap(lambda seed: diagnose(trainer, seed, state.clock))(state.seeds)
-
-
-def greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array, key: jax.Array) -> jax.Array:
-    """The action of an evaluation for each row of raw observations, in world units."""
-    seen = seed.normaliser.look(trainer, obs)
-    ctx = trainer.context(clock, key=key)
-    action = trainer.agent.act_greedy(seed.agent, seen, ctx)
-    return collect.executed(trainer.world.spec, seed.extensions.eval_act(seed.agent, seen, action, ctx))
+    clock = state.clock._replace(data=data)
+    return jax.vmap(lambda seed: diagnose(trainer, seed, clock))(state.seeds)
 
 
 @partial(jax.jit, static_argnames="trainer")
-def act_greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array) -> jax.Array:
-    """`greedy` outside an evaluation, compiled."""
-    return greedy(trainer, seed, clock, obs, seed.keys.policy)
+def act_greedy(trainer: Any, seed: Any, clock: Any, obs: jax.Array, guide: acting.Guide) -> tuple[jax.Array, Any]:
+    """The action of an evaluation for each row of raw observations, in world units, and the guide after it."""
+    return acting.evaluated(trainer, seed, obs, guide, trainer.context(clock, key=seed.keys.policy))
 
 
 def _episodes_one(trainer, seed, clock, task, count, number):
@@ -52,19 +48,21 @@ def _episodes_one(trainer, seed, clock, task, count, number):
     weights = None if trainer.reward is None else trainer.reward.weights()
 
     def step(carry):
-        t, env, obs, memory, alive, returns, lengths = carry
-        action = greedy(trainer, seed, clock, obs, key)
+        t, env, obs, guide, memory, alive, returns, lengths = carry
+        ctx = trainer.context(clock, key=jax.random.fold_in(key, t))
+        action, guide = acting.evaluated(trainer, seed, obs, guide, ctx)
         env, obs, _, terminated, truncated, *_ = outcome = jax.vmap(world.step, (0, 0, 0, None))(
             fold(keys_E, t), env, action, task
         )
         memory, reward, _ = collect.rewarded(trainer, memory, weights, action, outcome)
         returns, lengths = returns + jnp.where(alive, reward, 0.0), lengths + alive
         ended = (terminated | truncated) if spec.episodic else jnp.zeros_like(alive)
-        return t + 1, env, obs, memory, alive & ~ended, returns, lengths
+        return t + 1, env, obs, guide, memory, alive & ~ended, returns, lengths
 
     memory, alive = collect.start_memory(trainer, obs), jnp.ones(count, bool)
-    start = (jnp.uint32(0), env, obs, memory, alive, jnp.zeros(count), jnp.zeros(count, jnp.int32))
-    going = lambda carry: (carry[0] < spec.horizon) & carry[4].any()
+    guide = acting.start_guide(trainer, count)
+    start = (jnp.uint32(0), env, obs, guide, memory, alive, jnp.zeros(count), jnp.zeros(count, jnp.int32))
+    going = lambda carry: (carry[0] < spec.horizon) & carry[5].any()
     *_, returns, lengths = jax.lax.while_loop(going, step, start)
     return (returns if spec.episodic else returns / spec.horizon), lengths
 

@@ -23,16 +23,24 @@ class AgentState(NamedTuple):
 
 
 def descend(
-    state: AgentState, optimiser_name: str, optimiser: Any, loss: Callable[[dict[str, Any]], tuple[jax.Array, Any]]
+    state: AgentState,
+    optimiser_name: str,
+    optimiser: Any,
+    loss: Callable[[dict[str, Any]], tuple[jax.Array, Any]],
+    batch: Any,
+    ctx: Any,
+    extensions: Any,
 ) -> tuple[AgentState, Any]:
     """One step of the named optimiser on `loss(params) -> (value, aux)`; returns the state and aux.
 
-    `params` holds just the parameters that the optimiser moves.
+    `params` holds just the parameters that the optimiser moves. Extensions see the gradients and the step.
     """
     opt = state.opt[optimiser_name]
-    moved = {name: state.params[name] for name in opt.mean}
-    grads, aux = jax.grad(loss, has_aux=True)(moved)
-    moved, opt = optimiser.step(moved, opt, grads)
+    old = {name: state.params[name] for name in opt.mean}
+    grads, aux = jax.grad(loss, has_aux=True)(old)
+    grads = extensions.gradient(state, grads, batch, ctx)
+    new, opt = optimiser.step(old, opt, grads)
+    moved = extensions.step(state._replace(opt=state.opt | {optimiser_name: opt}), old, new, batch, ctx)
     return state._replace(params=state.params | moved, opt=state.opt | {optimiser_name: opt}), aux
 
 

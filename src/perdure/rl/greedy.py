@@ -109,4 +109,4 @@ def regress(
         value = size(q_B - target).mean()
         return value + term, merged({"loss/critic": value, "value/q": q_B.mean()}, extra)
 
-    return fit.descend(state, "critic", agent.optimiser, loss)
+    return fit.descend(state, "critic", agent.optimiser, loss, batch, ctx, extensions)

@@ -15,9 +15,9 @@ import numpy as np
 from perdure.core import arrays
 from perdure.core import seeds as streams
 from perdure.core.errors import ConfigError, DataError, Refused
-from perdure.core.extension import check_extensions
+from perdure.core.extension import Run, check_extensions
 from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
-from perdure.rl import devices, evaluate, loop
+from perdure.rl import acting, devices, evaluate, experts, loop, offline
 from perdure.rl import schedule as schedules
 from perdure.rl import state as states
 
@@ -49,10 +49,12 @@ def trainer(
     reward: Any = None,
     detector: Any = None,
     boundary_source: str = "none",
+    expert: Any = None,
 ) -> loop.Trainer:
     """A checked trainer. `total_steps` sizes the replay store (the smaller of capacity and budget).
 
-    Raises Refused where agent, world and extensions do not fit, ConfigError for sizes that do not.
+    `expert` is the agent's own, which extensions may ask. Raises Refused where agent, world and
+    extensions do not fit, ConfigError for sizes or an expert that do not.
     """
     spec, name, where = world.spec, type(agent).__name__, getattr(world, "name", type(world).__name__)
     kind = "discrete" if spec.discrete else "continuous"
@@ -60,11 +62,22 @@ def trainer(
         raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {where} is {kind}")
     if len(spec.obs_shape) != 1:
         raise Refused(f"{name} reads flat observations; {where} gives shape {list(spec.obs_shape)}")
-    offers = agent.offers | {f"{kind}_actions"} | ({"boundary"} if boundary_source != "none" else set())
-    check_extensions(extensions, offers, f"{name} with boundary_source {boundary_source}")
+    extensions = tuple(extensions)
+    for place, each in [("expert", expert), *_experts(extensions)]:
+        if each is not None:
+            experts.check(each, spec, place)
+    brought = {
+        "boundary": boundary_source != "none",
+        "agent_expert": expert is not None,
+        "simulator": hasattr(world, "step"),
+    }
+    offers = agent.offers | {f"{kind}_actions"} | {need for need, there in brought.items() if there}
+    check_extensions(extensions, offers, name, Run(spec, agent, extensions, expert))
     if n_envs < 1 or window_steps < 1:
         raise ConfigError(f"rollout has n_envs {n_envs} and window_steps {window_steps}; both must be at least 1")
-    built = loop.Trainer(agent, world, tuple(extensions), n_envs, window_steps, reward=reward, detector=detector)
+    built = loop.Trainer(
+        agent, world, extensions, n_envs, window_steps, reward=reward, detector=detector, expert=expert
+    )
     if built.on_policy:
         agent.feed.check(window_steps * n_envs)
         if window_steps * n_envs > total_steps:
@@ -79,15 +92,27 @@ def trainer(
     )
 
 
+def _experts(extensions):
+    """The experts that extensions bring, each with its place."""
+    for position, each in enumerate(extensions):
+        yield f"extensions[{position}].expert_policy", getattr(each, "expert_policy", None)
+
+
 @partial(jax.jit, static_argnames=("trainer", "count"))
-def _init(trainer, count, numbers, schedule):
-    return devices.over_seeds(partial(loop.init, trainer), count, STATE)(numbers, schedule)
+def _init(trainer, count, numbers, schedule, data):
+    return devices.over_seeds(partial(loop.init, trainer), count, STATE)(numbers, schedule, data)
 
 
 @partial(jax.jit, static_argnames=("trainer", "count"), donate_argnames="state")
-def _advance(trainer, count, state, schedule, rounds, last_length):
+def _advance(trainer, count, state, schedule, rounds, last_length, data):
     run = devices.over_seeds(partial(loop.advance, trainer), count, (STATE, True, True), STATE)
-    return run(state, schedule, rounds, last_length)
+    return run(state, schedule, rounds, last_length, data)
+
+
+@partial(jax.jit, static_argnames=("trainer", "seeds"), donate_argnames="state")
+def _offline(trainer, seeds, state, columns, count, total, data):
+    run = devices.over_seeds(partial(offline.train, trainer), seeds, (STATE, True), STATE)
+    return run(state, columns, count, total, data)
 
 
 _episodes = jax.jit(evaluate.episodes, static_argnames=("trainer", "count"))
@@ -110,6 +135,8 @@ class JaxLearner:
         self.trainer = trainer
         self.seeds = tuple(seeds)
         self._start, self._weights = start, weights
+        run = Run(trainer.world.spec, trainer.agent, trainer.extensions, trainer.expert)
+        self._data = tuple(part.data(run) for part in trainer.extensions)
         self._last: tuple[RegimeSchedule, schedules.TracedSchedule] | None = None
         self._rounds_per_second = 0.0
 
@@ -117,7 +144,14 @@ class JaxLearner:
         """The state before the first step."""
         self.seeds = tuple(seeds)
         return LearnerState(
-            _init(self.trainer, len(seeds), states.numbers(self.seeds, self.trainer.n_envs), self._opening()), 0
+            _init(
+                self.trainer,
+                len(seeds),
+                states.numbers(self.seeds, self.trainer.n_envs),
+                self._opening(),
+                self._data,
+            ),
+            0,
         )
 
     def step(self, state: LearnerState) -> int:
@@ -140,7 +174,13 @@ class JaxLearner:
 
         began = time.perf_counter()
         train, record, metrics = _advance(
-            self.trainer, len(self.seeds), state.train, self._arrays(schedule), np.int32(rounds), np.int32(last)
+            self.trainer,
+            len(self.seeds),
+            state.train,
+            self._arrays(schedule),
+            np.int32(rounds),
+            np.int32(last),
+            self._data,
         )
         window = _window(self, state.t, schedule, record, length)
         self._rounds_per_second = rounds / max(time.perf_counter() - began, 1e-6)
@@ -151,12 +191,31 @@ class JaxLearner:
             host["detector/alarm"] = alarms.sum(-1).T
         return LearnerState(train, state.t + length), window, {"step": np.array(ends), **host}
 
+    def train_offline(self, state: LearnerState, dataset: Any, updates: int) -> tuple[LearnerState, dict[str, Any]]:
+        """`updates` of every seed on a rl.dataset.TransitionDataset alone; mean metrics, [seeds] each.
+
+        Call it before `advance`, once or in several pieces, which train alike. Raises Refused for agents without
+        a replay and where the run has begun, ConfigError where the dataset is not of this world.
+        """
+        if "replay" not in self.trainer.agent.offers:
+            name = type(self.trainer.agent).__name__
+            raise Refused(f"{name} has no replay; train offline with an agent that has one")
+        if state.t:
+            raise Refused(f"the run stands at step {self.step(state)}; train offline before it begins")
+        dataset.check_fits(self.trainer.world.spec, "dataset")
+        discount = getattr(self.trainer.agent, "discount", 1.0)
+        columns = dataset.columns("next_action", "reset_obs", "return_to_go", discount=discount)
+        train, metrics = _offline(
+            self.trainer, len(self.seeds), state.train, columns, np.int32(updates), np.int32(updates), self._data
+        )
+        return LearnerState(train, 0), {name: np.asarray(value) for name, value in metrics.items()}
+
     def evaluate(self, state: LearnerState, params: Mapping[str, float] | None, episodes: int) -> Evaluation:
         """Greedy episodes under one configuration; see core.protocols.Learner.evaluate."""
         numbers = np.array([streams.stream(seed, "evaluation") for seed in self.seeds], np.uint32)
         task = self.trainer.world.task(**(params or {}))
-        returns, lengths = _episodes(self.trainer, state.train, task, episodes, numbers)
-        metrics, features = _diagnostics(self.trainer, state.train)
+        returns, lengths = _episodes(self.trainer, state.train, task, episodes, numbers, self._data)
+        metrics, features = _diagnostics(self.trainer, state.train, self._data)
         host = lambda tree: {name: np.asarray(value) for name, value in tree.items()}
         return Evaluation(np.asarray(returns), np.asarray(lengths), host(metrics), host(features))
 
@@ -191,6 +250,7 @@ class JaxLearner:
             partial(_init, self.trainer, len(self.seeds)),
             states.numbers(self.seeds, self.trainer.n_envs),
             self._opening(),
+            self._data,
         )
         return LearnerState(states.restored(wanted, found, folder), meta["t"])
 
@@ -213,11 +273,12 @@ class JaxLearner:
     def policy(self, state: LearnerState, position: int) -> Callable[[Any], Any]:
         """The greedy policy of the seed at `position`: observation -> action in world units."""
         seed = jax.tree.map(lambda x: x[position], state.train.seeds)
-        discrete = self.trainer.world.spec.discrete
+        discrete, clock = self.trainer.world.spec.discrete, state.train.clock._replace(data=self._data)
+        guide = acting.start_guide(self.trainer, 1)
 
         def act(observation: Any) -> Any:
             obs = np.asarray(observation, np.float32)[None]
-            action = np.asarray(evaluate.act_greedy(self.trainer, seed, state.train.clock, obs))[0]
+            action = np.asarray(evaluate.act_greedy(self.trainer, seed, clock, obs, guide)[0])[0]
             return int(action) if discrete else action
 
         return act

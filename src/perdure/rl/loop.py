@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from perdure.core.component import component
-from perdure.rl import collect
+from perdure.rl import collect, learning, prior
 from perdure.rl import schedule as schedules
 from perdure.rl.feeds import Epochs, Ring
+from perdure.rl.fold import Extensions
+from perdure.rl.normalise import Normaliser
 from perdure.rl.ops import buffers, prng
-from perdure.rl.phases import Batch, Clock, Context, Extensions, Metrics, Occasional, merged
-
-RECENT_ROWS = 256
+from perdure.rl.phases import Batch, Clock, Context, Metrics, merged
 
 
 class Seed(NamedTuple):
@@ -28,7 +28,7 @@ class Seed(NamedTuple):
     extensions: Extensions
     lanes: Any
     """collect.Lanes; () where the host steps the world."""
-    normaliser: collect.Normaliser
+    normaliser: Normaliser
     detector: Any
     shift: jax.Array
     """Whether the boundary source reported a shift that no post_update has seen yet."""
@@ -62,10 +62,22 @@ class Trainer:
     """A rewards.spec.RewardSpec that takes the place of the world's reward."""
     detector: Any = None
     """A regimes.detectors component, where the boundary source is one."""
+    expert: Any = None
+    """The agent's own expert, which extensions ask and nothing else."""
 
     @property
     def on_policy(self) -> bool:
         return isinstance(self.agent.feed, Epochs)
+
+    @property
+    def extended(self) -> bool:
+        """Whether any extension does anything."""
+        return any(part.implemented_phases() for part in self.extensions)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The optional columns and counters that some extension reads."""
+        return frozenset().union(*(part.reads for part in self.extensions))
 
     def __hash__(self) -> int:
         """By content, also where a part (a reward's overrides, say) holds mappings."""
@@ -73,50 +85,71 @@ class Trainer:
 
     def context(self, clock: Clock, **known: Any) -> Context:
         spec = self.world.spec
-        return Context(spec, self.agent.networks(spec), self.n_envs, clock, **known)
+        surroundings = {"agent": self.agent, "expert": self.expert, "world": self.world}
+        return Context(spec, self.agent.networks(spec), self.n_envs, clock, **surroundings, **known)
 
 
-def init(trainer: Trainer, seeds: collect.SeedNumbers, schedule: schedules.TracedSchedule) -> TrainState:
-    """The state before the first step, for all seeds."""
-    clock = Clock(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), schedule.total)
-    return TrainState(clock, jax.vmap(lambda numbers: _begin(trainer, numbers, schedule, clock))(seeds))
+def init(trainer: Trainer, seeds: collect.SeedNumbers, schedule: schedules.TracedSchedule, data: Any = ()) -> TrainState:
+    """The state before the first step, for all seeds. `data` is what `Extension.data` gave, an entry each."""
+    clock = Clock(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), schedule.total, data)
+    return TrainState(
+        clock._replace(data=()), jax.vmap(lambda numbers: _begin(trainer, numbers, schedule, clock))(seeds)
+    )
 
 
 def advance(
-    trainer: Trainer, state: TrainState, schedule: schedules.TracedSchedule, rounds: jax.Array, last_length: jax.Array
+    trainer: Trainer,
+    state: TrainState,
+    schedule: schedules.TracedSchedule,
+    rounds: jax.Array,
+    last_length: jax.Array,
+    data: Any = (),
 ) -> tuple[TrainState, collect.Record, Metrics]:
     """Run `rounds` windows (at most `trainer.chunk_rounds`), the last of them only `last_length` steps long.
 
     Returns the state, the trace columns [S, rounds * T, N] and the metrics of each window [S, rounds].
     """
-    clock = state.clock._replace(total=schedule.total)
+    clock = state.clock._replace(total=schedule.total, data=data)
     run = lambda seed: _advance_one(trainer, seed, clock, schedule, rounds, last_length)
     (seeds, clock), record, metrics = jax.vmap(run, out_axes=((0, None), 0, 0))(state.seeds)
-    return TrainState(clock, seeds), record, metrics
+    return TrainState(clock._replace(data=()), seeds), record, metrics
 
 
 def _begin(trainer, numbers, schedule, clock):
-    seed = begin(trainer, numbers, clock)
+    task_1, _ = schedules.at(schedule, jnp.zeros(1, jnp.int32))
+    seed = begin(trainer, numbers, clock, jax.tree.map(lambda x: x[0], task_1))
     seed = seed._replace(lanes=collect.first_lanes(trainer, seed.keys, schedule))
     rows_TN, _ = collect.blank(collect.step, trainer, seed, collect.plan(trainer, seed.keys, clock, schedule), clock)
     return with_stores(trainer, seed, jax.tree.map(lambda x: x[0], rows_TN))
 
 
-def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock) -> Seed:
-    """A seed's learnt state, before any world or store is attached."""
-    ctx = trainer.context(clock)
+def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock, task: Any = None) -> Seed:
+    """A seed's learnt state, before any world or store is attached; `task` is that of the first step."""
+    ctx, normaliser = trainer.context(clock, task=task), Normaliser.begin(trainer)
+    given = prior.of(trainer, clock.data)
+    if given is not None:
+        normaliser = normaliser.absorb_prior(trainer, prior.rows(trainer, given))
     agent = trainer.agent.init(prng.key(numbers.init), ctx)
     extensions = Extensions.begin(trainer.extensions, agent, prng.key(numbers.extensions), ctx)
-    agent, extensions = extensions.pretrain(agent, ctx)
+    agent, extensions = extensions.pretrain(agent, ctx._replace(learn=partial(_learn, trainer, normaliser, clock)))
     detector = trainer.detector.start(jnp) if trainer.detector else ()
-    normaliser = collect.Normaliser.begin(trainer)
     return Seed(agent, extensions, (), normaliser, detector, jnp.zeros((), bool), (), (), collect.Keys.of(numbers))
+
+
+def _learn(trainer, normaliser, clock, extensions, agent, rows_B, key, number):
+    """The agent's own update on raw rows before the run begins; what the reward phase remembers is dropped."""
+    ctx = trainer.context(clock._replace(updates=number), key=key)
+    batch, extensions, reward_metrics = extensions.reward(agent, learning.seen(trainer, normaliser, rows_B), ctx)
+    agent, metrics = trainer.agent.update(agent, batch, ctx, extensions)
+    return agent, merged(metrics, reward_metrics)
 
 
 def with_stores(trainer: Trainer, seed: Seed, rows_N: Batch) -> Seed:
     """The seed with empty stores for rows like these."""
     zeros = lambda count: jax.tree.map(lambda x: jnp.zeros((count, *x.shape[1:]), x.dtype), rows_N)
-    return seed._replace(recent=zeros(RECENT_ROWS), store=() if trainer.on_policy else Ring(zeros(trainer.store_rows)))
+    return seed._replace(
+        recent=zeros(learning.RECENT_ROWS), store=() if trainer.on_policy else Ring(zeros(trainer.store_rows))
+    )
 
 
 def _advance_one(trainer, seed, clock, schedule, rounds, last_length):
@@ -169,7 +202,7 @@ def _on_policy_round(trainer, seed, clock, schedule, length):
 def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> tuple[Seed, Metrics]:
     """All epochs over one window, and what follows an update."""
     feed, agent = trainer.agent.feed, trainer.agent
-    seen_TN = _told(agent, seed.normaliser.see(trainer, rows_TN))
+    seen_TN = learning.seen(trainer, seed.normaliser, rows_TN)
     ctx = trainer.context(clock, key=jax.random.fold_in(seed.keys.policy, clock.updates))
     seen_TN, extensions, reward_metrics = seed.extensions.reward(seed.agent, seen_TN, ctx)
     state, labelled, label_metrics = agent.prepare(seed.agent, seen_TN, ctx, extensions)
@@ -183,13 +216,17 @@ def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> 
         state, updates = carry
         moment = clock._replace(updates=updates)
         inner = trainer.context(moment, key=jax.random.fold_in(seed.keys.policy, updates))
-        state, metrics = agent.update(state, _told(agent, batch), inner, extensions)
+        state, metrics = agent.update(state, learning.told(agent, batch), inner, extensions)
         return (state, updates + 1), metrics
 
     (state, updates), metrics = jax.lax.scan(epoch, (state, clock.updates), jnp.arange(feed.epochs))
     recent = _recent(rows_TN, trainer)
     after = trainer.context(
-        clock._replace(updates=updates), shift=seed.shift, recent=seed.normaliser.see(trainer, recent), previous=clock
+        clock._replace(updates=updates),
+        shift=seed.shift,
+        recent=learning.seen(trainer, seed.normaliser, recent),
+        previous=clock,
+        before=seed.agent,
     )
     state, extensions, post_metrics = extensions.post_update(state, after)
     seed = seed._replace(
@@ -202,15 +239,10 @@ def learn_window(trainer: Trainer, seed: Seed, rows_TN: Batch, clock: Clock) -> 
     return seed, merged(jax.tree.map(jnp.mean, metrics), reward_metrics, label_metrics, post_metrics)
 
 
-def _told(agent, batch):
-    """The batch with what phases may know of the criterion; a constant, so never among the arrays that are mapped."""
-    return batch._replace(discount=agent.discount if "discounted" in agent.offers else None)
-
-
 def _recent(rows_TN, trainer):
     """Rows spread evenly over the window, repeated where it holds fewer than asked."""
     count = trainer.window_steps * trainer.n_envs
-    index = jnp.arange(RECENT_ROWS) * count // RECENT_ROWS
+    index = jnp.arange(learning.RECENT_ROWS) * count // learning.RECENT_ROWS
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[index], rows_TN)
 
 
@@ -219,79 +251,15 @@ def _off_policy_round(trainer, seed, clock, schedule, length):
     """Step, store, update; a window is just how many of these are done before the host looks."""
     plan = collect.plan(trainer, seed.keys, clock, schedule)
     _, record = collect.blank(collect.step, trainer, seed, plan, clock)
-    sums = no_metrics(trainer, seed, clock)
+    sums = learning.no_metrics(trainer, seed, clock)
     first = clock.updates
 
     def step(index, carry):
         seed, clock, record, sums = carry
         seed, rows_N, line = collect.step(trainer, seed, jax.tree.map(lambda x: x[index], plan), clock)
         put = lambda buffer, x: buffers.put_one(buffer, x, index)
-        seed, clock, sums = store_and_update(trainer, seed, clock, rows_N, sums)
+        seed, clock, sums = learning.store_and_update(trainer, seed, clock, rows_N, sums)
         return seed, clock, jax.tree.map(put, record, line), sums
 
     seed, clock, record, sums = jax.lax.fori_loop(0, length, step, (seed, clock, record, sums))
-    return refreshed(trainer, seed, clock), clock, record, averaged(sums, clock.updates - first)
-
-
-def no_metrics(trainer: Trainer, seed: Seed, clock: Clock) -> Metrics:
-    """Zeros, one for each metric of an update."""
-    shapes = jax.eval_shape(partial(_update, trainer), seed, clock, clock)[1]
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-
-def averaged(sums: Metrics, updates: jax.Array) -> Metrics:
-    """Sums over updates as means over those that measured the metric; NaN where there were none."""
-    mean = lambda total, count: jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.nan)
-    return {name: mean(*x) if isinstance(x, Occasional) else mean(x, updates) for name, x in sums.items()}
-
-
-def refreshed(trainer: Trainer, seed: Seed, clock: Clock) -> Seed:
-    """The seed with new rows to look at, drawn from its store."""
-    key = jax.random.fold_in(seed.keys.replay, -1 - clock.t)
-    index = jax.random.randint(key, (RECENT_ROWS,), 0, jnp.minimum(clock.t * trainer.n_envs, trainer.store_rows))
-    return seed._replace(recent=jax.tree.map(lambda x: x[index], seed.store.rows))
-
-
-def store_and_update(
-    trainer: Trainer, seed: Seed, clock: Clock, rows_N: Batch, sums: Metrics
-) -> tuple[Seed, Clock, Metrics]:
-    """Put one vector step into the store and do the updates it brings; metrics are added to `sums`."""
-    seed = seed._replace(
-        store=trainer.agent.feed.write(seed.store, rows_N, clock.t),
-        normaliser=seed.normaliser.absorb(trainer, jax.tree.map(lambda x: x[None], rows_N)),
-    )
-    due = trainer.agent.feed.due(clock, trainer.n_envs)
-    clock = clock._replace(t=clock.t + 1)
-    seed, updates, sums = _updates(trainer, seed, clock, due, sums)
-    return seed, clock._replace(updates=updates), sums
-
-
-def _updates(trainer, seed, clock, due, sums):
-    """`due` updates in a row."""
-
-    def one(carry):
-        seed, updates, sums = carry
-        moment = clock._replace(updates=updates)
-        seed, metrics = _update(trainer, seed, moment, moment._replace(updates=updates + 1))
-        return seed, updates + 1, jax.tree.map(jnp.add, sums, metrics)
-
-    start = (seed, clock.updates, sums)
-    if trainer.agent.feed.most(trainer.n_envs) <= 1:
-        return jax.lax.cond(due > 0, one, lambda carry: carry, start)
-    return jax.lax.fori_loop(0, due, lambda _, carry: one(carry), start)
-
-
-@partial(jax.jit, static_argnames="trainer")
-def _update(trainer, seed, clock, after):
-    """One update on a batch from the store."""
-    feed = trainer.agent.feed
-    keys = jax.random.fold_in(seed.keys.replay, clock.updates), jax.random.fold_in(seed.keys.policy, clock.updates)
-    batch = feed.sample(seed.store, clock.t * trainer.n_envs, keys[0])
-    batch = _told(trainer.agent, seed.normaliser.see(trainer, batch))
-    ctx = trainer.context(clock, key=keys[1])
-    batch, extensions, reward_metrics = seed.extensions.reward(seed.agent, batch, ctx)
-    state, metrics = trainer.agent.update(seed.agent, batch, ctx, extensions)
-    later = trainer.context(after, shift=seed.shift, recent=batch, previous=clock)
-    state, extensions, post_metrics = extensions.post_update(state, later)
-    seed = seed._replace(agent=state, extensions=extensions, shift=jnp.zeros((), bool))
-    return seed, merged(metrics, reward_metrics, post_metrics)
+    return learning.refreshed(trainer, seed, clock), clock, record, learning.averaged(sums, clock.updates - first)

@@ -94,6 +94,13 @@ def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) 
     return policies.squashed_mode(ctx.nets["actor"].apply(state.params["actor"], obs))
 
 
+def sample(
+    agent: Any, state: fit.AgentState, obs: jax.Array, key: jax.Array, ctx: Context
+) -> tuple[jax.Array, jax.Array]:
+    """A fresh action in (-1, 1) for each row, and its log-probability."""
+    return policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], obs), key)
+
+
 def minimum(q_NB: jax.Array) -> jax.Array:
     """The most pessimistic critic."""
     return q_NB.min(axis=0)
@@ -110,12 +117,20 @@ def q_values(params: Any, obs: jax.Array, action: jax.Array, ctx: Context) -> ja
 
 
 def next_value(
-    state: fit.AgentState, critic_params: Any, batch: Batch, key: jax.Array, ctx: Context, reduce: Reduce
-) -> jax.Array:
-    """Soft value of a fresh action at the successor."""
+    state: fit.AgentState,
+    critic_params: Any,
+    batch: Batch,
+    key: jax.Array,
+    ctx: Context,
+    extensions: Any,
+    reduce: Reduce,
+) -> tuple[jax.Array, Batch]:
+    """Soft value of a fresh action at the successor, and the batch with that action."""
     action, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.next_obs), key)
+    action = extensions.transform_next(state, action, batch, ctx)
     q_B = reduce(q_values(critic_params, batch.next_obs, action, ctx))
-    return values.soft_value(q_B, log_prob, jnp.exp(state.params["log_temperature"]))
+    value_B = values.soft_value(q_B, log_prob, jnp.exp(state.params["log_temperature"]))
+    return value_B, batch._replace(scored_action=action)
 
 
 def discounted(
@@ -154,7 +169,7 @@ def regress(
         value = size(q_NB - target)
         return value + term, merged({"loss/critic": value, "value/q": q_NB.mean()}, extra)
 
-    return fit.descend(state, "critic", agent.critic_optimiser, loss)
+    return fit.descend(state, "critic", agent.critic_optimiser, loss, batch, ctx, extensions)
 
 
 def climb(
@@ -172,16 +187,24 @@ def climb_along(
 
     def loss(params):
         action, log_prob = policies.squashed(ctx.nets["actor"].apply(params["actor"], batch.obs), noise)
+        action = extensions.transform_at(state, action, batch, ctx)
         q_B = reduce(q_values(state.params["critic"], batch.obs, action, ctx))
-        term, extra = extensions.loss("actor_loss", state, batch._replace(params=params), ctx)
         value = -values.soft_value(q_B, log_prob, temperature).mean()
+        seen = batch._replace(params=params, agent_loss=value)
+        term, extra = extensions.loss("actor_loss", state, seen, ctx)
         return value + term, merged({"loss/actor": value, "policy/entropy": -log_prob.mean()}, extra)
 
-    return fit.descend(state, "actor", agent.actor_optimiser, loss)
+    return fit.descend(state, "actor", agent.actor_optimiser, loss, batch, ctx, extensions)
 
 
 def adapt(
-    agent: Any, state: fit.AgentState, batch: Batch, key: jax.Array, ctx: Context, goal: float | None = None
+    agent: Any,
+    state: fit.AgentState,
+    batch: Batch,
+    key: jax.Array,
+    ctx: Context,
+    extensions: Any,
+    goal: float | None = None,
 ) -> tuple[fit.AgentState, Metrics]:
     """The temperature up while the updated actor's entropy is below its goal, down while above (1812.05905, eq. 18).
 
@@ -190,7 +213,6 @@ def adapt(
     wanted: float = agent.target_entropy_per_dim * ctx.spec.action_dim if goal is None else goal
     _, log_prob = policies.squashed_gaussian(ctx.nets["actor"].apply(state.params["actor"], batch.obs), key)
     gap = -(log_prob.mean() + wanted)
-    state, _ = fit.descend(
-        state, "temperature", agent.temperature_optimiser, lambda p: (p["log_temperature"] * gap, ())
-    )
+    loss = lambda params: (params["log_temperature"] * gap, ())
+    state, _ = fit.descend(state, "temperature", agent.temperature_optimiser, loss, batch, ctx, extensions)
     return state, {"temperature/value": jnp.exp(state.params["log_temperature"])}

@@ -8,7 +8,8 @@ from perdure.core.errors import PerdureError
 from perdure.core.extension import Extension
 from perdure.core.records import Spec
 from perdure.rl import phases
-from perdure.rl.phases import Batch, Clock, Context, Extensions, Proposal
+from perdure.rl.fold import Extensions
+from perdure.rl.phases import Batch, Clock, Context, Proposal
 
 SPEC = Spec((2,), 1, discrete=False, low=(-1.0,), high=(1.0,))
 BATCH = Batch(
@@ -64,6 +65,38 @@ class AddsOne(Extension):
         return agent_state + 1, state + 1, {"post": agent_state}
 
 
+@component
+class Halves(Extension):
+    def gradient(self, agent_state, state, grads, batch, ctx):
+        return jax.tree.map(lambda g: g / 2, grads)
+
+    def step(self, agent_state, state, change, batch, ctx):
+        return jax.tree.map(lambda d: d / 2, change)
+
+
+@component
+class Clips(Extension):
+    def gradient(self, agent_state, state, grads, batch, ctx):
+        return jax.tree.map(lambda g: jnp.minimum(g, 3.0), grads)
+
+
+@component
+class Lends(Extension):
+    provides = frozenset({"loan"})
+
+    def init_state(self, agent_state, key, ctx):
+        return jnp.float32(7.0)
+
+    def provided(self, state):
+        return {"loan": state}
+
+
+@component
+class Borrows(Extension):
+    def eval_metrics(self, agent_state, state, ctx):
+        return {"sum": ctx.data["rows"].sum(), "lent": ctx.provided["loan"]}
+
+
 def context(t=0, updates=0):
     return Context(SPEC, {}, 1, Clock(jnp.int32(t), jnp.int32(updates), jnp.int32(100)))
 
@@ -93,11 +126,34 @@ def test_loss_terms_are_summed():
 def test_the_last_proposal_wins_where_it_proposes():
     own = jnp.full((3, 1), 0.1)
     found, after = stack(Doubles(), AddsOne()).act(None, None, own, context())
-    # Proposed 0.5, -0.25 and nothing; then doubled and one added, in list order.
-    np.testing.assert_allclose(found.action[:, 0], [2.0, 0.5, 1.2], rtol=1e-6)
+    np.testing.assert_allclose(found.action[:, 0], [0.5, -0.25, 0.1], rtol=1e-6)
+    np.testing.assert_array_equal(found.mask, [True, True, False])
     np.testing.assert_array_equal(found.bonus, [1.0, 5.0, 0.0])
     np.testing.assert_array_equal(found.end, [True, False, False])
     assert float(after.states[1]) == 1.0
+
+
+def test_what_is_executed_is_the_chosen_action_transformed_in_list_order():
+    extensions = stack(Doubles(), AddsOne())
+    np.testing.assert_allclose(extensions.transform(None, jnp.array([[0.5]]), context()), [[2.0]])
+    np.testing.assert_allclose(stack(AddsOne(), Doubles()).transform(None, jnp.array([[0.5]]), context()), [[3.0]])
+
+
+def test_gradients_and_steps_chain():
+    extensions = stack(Halves(), Clips())
+    grads = extensions.gradient(None, {"critic": jnp.array([8.0, 1.0])}, BATCH, context())
+    np.testing.assert_allclose(grads["critic"], [3.0, 0.5])
+    old, new = {"critic": jnp.array([1.0, 1.0])}, {"critic": jnp.array([2.0, 5.0])}
+    np.testing.assert_allclose(extensions.step(None, old, new, BATCH, context())["critic"], [1.5, 3.0])
+    assert stack(Doubles()).step(None, old, new, BATCH, context()) is new
+    assert stack(Doubles()).gradient(None, old, BATCH, context()) is old
+
+
+def test_an_extension_sees_its_data_and_what_earlier_ones_provide():
+    extensions = stack(Lends(), Borrows())
+    ctx = context()
+    ctx = ctx._replace(clock=ctx.clock._replace(data=((), {"rows": jnp.arange(3.0)})))
+    assert {name: float(value) for name, value in extensions.eval_metrics(None, ctx).items()} == {"sum": 3.0, "lent": 7}
 
 
 def test_evaluations_have_proposals_of_their_own():
