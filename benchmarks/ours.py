@@ -12,29 +12,32 @@ WORLDS = {"CartPole-v1": "perdure/cartpole", "Pendulum-v1": "perdure/pendulum"}
 
 def agent(setting: settings.Setting, precision: str) -> Any:
     """Perdure's agent for a setting; `precision` is that of the matrix products."""
-    import perdure.agents.dqn
-    import perdure.agents.ppo
-    import perdure.agents.sac
+    from perdure.core import registry
     from perdure.rl import feeds, greedy, optim
 
+    cls = registry.resolve("agents", setting.algorithm)
     shape = {"hidden": setting.hidden, "activation": setting.activation, "precision": precision}
+    epochs = feeds.Epochs(setting.epochs, setting.minibatches)
     replay = feeds.Replay(setting.replay, setting.batch or 1, learning_starts=setting.warm_up)
-    if setting.algorithm == "ppo":
-        return perdure.agents.ppo.PPO(
-            feed=feeds.Epochs(setting.epochs, setting.minibatches),
-            optimiser=optim.Adam(setting.learning_rate, epsilon=1e-5, clip_norm=0.5),
-            entropy_weight=setting.entropy,
-            **shape,
-        )
-    if setting.algorithm == "dqn":
-        return perdure.agents.dqn.DQN(
-            feed=replay,
-            optimiser=optim.RMSProp(setting.learning_rate, epsilon=0.01 / setting.batch**2),
-            epsilon=greedy.Epsilon(share=settings.EXPLORATION),
-            target_period=settings.TARGET_EVERY,
-            **shape,
-        )
-    return perdure.agents.sac.SAC(feed=replay, **shape)
+    epsilon = greedy.Epsilon(share=settings.EXPLORATION)
+    own: dict[str, dict[str, Any]] = {
+        "ppo": {
+            "feed": epochs,
+            "optimiser": optim.Adam(setting.learning_rate, epsilon=1e-5, clip_norm=0.5),
+            "entropy_weight": setting.entropy,
+        },
+        "apo": {"feed": epochs, "optimiser": optim.Adam(setting.learning_rate, clip_norm=10.0)},
+        "pqn": {"feed": epochs, "epsilon": epsilon},
+        "dqn": {
+            "feed": replay,
+            "optimiser": optim.RMSProp(setting.learning_rate, epsilon=0.01 / max(setting.batch, 1) ** 2),
+            "epsilon": epsilon,
+            "target_period": settings.TARGET_EVERY,
+        },
+        "redq": {"feed": feeds.Replay(setting.replay, setting.batch or 1, 20.0, setting.warm_up)},
+        "avg": {},
+    }
+    return cls(**own.get(setting.algorithm, {"feed": replay}), **shape)
 
 
 def measured(setting: settings.Setting, precision: str, times: int, patience: float) -> tuple[dict[str, Any], int]:
@@ -49,6 +52,7 @@ def measured(setting: settings.Setting, precision: str, times: int, patience: fl
     trainer = learner.trainer(
         agent(setting, precision),
         world,
+        (registry.resolve("extensions", setting.extension)(),) if setting.extension else (),
         n_envs=setting.copies,
         window_steps=setting.window,
         total_steps=setting.steps,

@@ -57,28 +57,38 @@ def _ajax_agent(setting: settings.Setting):
     rates = {"actor_learning_rate": setting.learning_rate, "critic_learning_rate": setting.learning_rate}
     layouts = {"actor_architecture": layers, "critic_architecture": layers}
     replay = {"buffer_size": setting.replay, "batch_size": setting.batch, "learning_starts": setting.warm_up}
+    rounds = {"n_steps": setting.window, "n_epochs": setting.epochs, "num_minibatches": setting.minibatches}
     if setting.algorithm == "ppo":
         return ajax.PPO(
             setting.world,
             n_envs=setting.copies,
-            n_steps=setting.window,
-            n_epochs=setting.epochs,
-            num_minibatches=setting.minibatches,
+            **rounds,
             batch_size=setting.copies * setting.window // setting.minibatches,
             ent_coef=setting.entropy,
             **rates,
             **layouts,
         )
-    if setting.algorithm == "dqn":
-        return ajax.DQN(
-            setting.world,
-            learning_rate=setting.learning_rate,
-            architecture=layers,
-            target_update_interval=settings.TARGET_EVERY,
-            epsilon_decay_frac=settings.EXPLORATION,
-            **replay,
-        )
+    if setting.algorithm in ("dqn", "pqn"):
+        single = {
+            "learning_rate": setting.learning_rate,
+            "architecture": layers,
+            "epsilon_decay_frac": settings.EXPLORATION,
+        }
+        if setting.algorithm == "dqn":
+            return ajax.DQN(setting.world, target_update_interval=settings.TARGET_EVERY, **single, **replay)
+        return ajax.PQN(setting.world, n_envs=setting.copies, **rounds, **single)
+    if setting.algorithm == "apo":
+        return ajax.APO(setting.world, n_envs=setting.copies, **rounds, **rates, **layouts)
+    if setting.algorithm == "avg":
+        return ajax.AVG(setting.world, **layouts)
+    if setting.algorithm != "sac":
+        made = {"td3": ajax.TD3, "asac": ajax.ASAC, "redq": ajax.REDQ}[setting.algorithm]
+        return made(setting.world, **replay, **layouts)
     starts = {"policy_update_start": setting.warm_up, "alpha_update_start": setting.warm_up}
+    if setting.extension:
+        from ajax.extensions.offline import ConservativeQ
+
+        starts["extensions"] = (ConservativeQ(),)
     return ajax.SAC(setting.world, **replay, **rates, **layouts, **starts)
 
 
@@ -125,6 +135,17 @@ def _rejax_algorithm(setting: settings.Setting, world, params):
         return library.PPO.create(
             **common, **rounds, max_grad_norm=0.5, ent_coef=setting.entropy, agent_kwargs=dict(network)
         )
+    if setting.algorithm == "pqn":
+        return library.PQN.create(
+            **common,
+            num_steps=setting.window,
+            num_epochs=setting.epochs,
+            num_minibatches=setting.minibatches,
+            max_grad_norm=10.0,
+            exploration_fraction=settings.EXPLORATION,
+        )
+    if setting.algorithm == "td3":
+        return library.TD3.create(**common, **replay, polyak=0.995)
     if setting.algorithm == "sac":
         return library.SAC.create(**common, **replay, polyak=0.995, hidden_layer_sizes=setting.hidden)
     target = {"ddqn": False, "target_update_freq": settings.TARGET_EVERY, "polyak": 0.0}

@@ -14,9 +14,11 @@ from pathlib import Path
 import settings
 
 HERE = Path(__file__).parent
-GROUPS = ("products", "imports", "ppo-4", "ppo-64", "ppo-64x8", "dqn", "sac", "user")
+GROUPS = ("products", "imports", *settings.SETTINGS, "user")
 JAX_LIBRARIES = ("perdure", "perdure-bf16", "ajax", "rejax")
 TORCH_LIBRARIES = ("sbx", "sb3")
+REJAX = ("ppo", "dqn", "sac", "pqn", "td3")
+"""Algorithms of ours that rejax has."""
 BFLOAT16 = ("dqn", "sac")
 """Settings whose products are also measured in bfloat16."""
 
@@ -30,7 +32,9 @@ def commands(group: str, first_round: bool) -> list[list[str]]:
         return [[newer, "imports.py", "--times", "1"]]
     if group == "user":
         return [[newer, "user.py", "--library", library] for library in ("perdure", "ajax")]
-    names = [name for name in JAX_LIBRARIES if name != "perdure-bf16" or group in BFLOAT16]
+    absent = {"perdure-bf16"} - ({"perdure-bf16"} if group in BFLOAT16 else set())
+    absent |= {"rejax"} - ({"rejax"} if settings.SETTINGS[group].algorithm in REJAX and group != "sac-cql" else set())
+    names = [name for name in JAX_LIBRARIES if name not in absent]
     rows = [[newer, "peers.py", "--library", name, "--setting", group, "--times", "1"] for name in names]
     if older and settings.SETTINGS[group].torch_steps:
         rows += [

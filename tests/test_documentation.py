@@ -23,6 +23,7 @@ SECTIONS = {
 }
 FAMILY_PAGES = {
     "agents": ("agents.md", "## {}\n"),
+    "experts": ("extensions.md", "`{}`"),
     "extensions": ("extensions.md", "`{}`"),
     "worlds": ("worlds.md", "`{}`"),
     "regimes": ("regimes.md", "`{}`"),
@@ -94,10 +95,26 @@ def test_python_in_the_documentation_compiles(place, text):
 
 
 def modules() -> list[tuple[str, str]]:
-    """The files that the quickstart has its reader write: the block after "Put\\nthis into `NAME.py`"."""
-    text = (ROOT / "docs" / "quickstart.md").read_text()
+    """The files that pages have their reader write: the block after "Put\\nthis into `NAME.py`"."""
+    text = "".join((ROOT / "docs" / name).read_text() for name in ("quickstart.md", "own-extension.md"))
     return re.findall(r"into `(\w+\.py)`:\n\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_the_quickstart_has_the_module_that_its_document_names():
-    assert [name for name, _ in modules()] == ["thermostat.py"]
+def test_pages_have_the_modules_that_their_documents_name():
+    assert [name for name, _ in modules()] == ["thermostat.py", "wander.py"]
+
+
+@pytest.mark.parametrize("agent", ["dqn", "ppo"])
+def test_the_extension_of_the_page_trains_with_agents_of_both_kinds(agent, tmp_path, monkeypatch):
+    from perdure import build
+
+    source = dict(modules())["wander.py"]
+    assert len([line for line in source.splitlines() if line.strip()]) <= 20
+    (tmp_path / "wander.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    document = yaml.safe_load(next(text for place, text in documents() if "own-extension.md" in place))
+    kwargs = {"hidden": [8]} | ({} if agent == "ppo" else {"feed": {"learning_starts": 32, "batch_size": 16}})
+    document["algorithm"] |= {"name": agent, "kwargs": kwargs}
+    document |= {"rollout": {"total_steps": 256, "n_envs": 2, "window_steps": 64}, "run": {"output_dir": str(tmp_path)}}
+    metrics = build.run_experiment(config.ExperimentConfig.from_document(document)).window_metrics
+    assert metrics[-1]["metrics"]["wander/distance"] > 0

@@ -5,8 +5,7 @@ import pytest
 
 from perdure.core.errors import ConfigError, Refused
 from perdure.core.records import Shift
-from perdure.extensions import resets
-from perdure.extensions.resets import ReDo, ShrinkPerturb
+from perdure.extensions.resets import Recycled, ReDo, ShrinkPerturb
 from perdure.rl import fit
 from perdure.rl.nets import Network
 from perdure.rl.optim import OptState
@@ -45,47 +44,6 @@ def context(before, now, shift=False, network=NETWORK):
     )
 
 
-def test_dormant_units_are_those_far_below_their_layers_mean():
-    # Means of layer 1: 2, 0, 0.04; their mean is 0.68.
-    masks = resets.dormant_units(NETWORK, params(), rows(), 0.025)
-    np.testing.assert_array_equal(masks[0], [False, True, False])
-    np.testing.assert_array_equal(masks[1], [False, True])
-    masks = resets.dormant_units(NETWORK, params(), rows(), 0.1)  # 0.04 <= 0.068
-    np.testing.assert_array_equal(masks[0], [False, True, True])
-    masks = resets.dormant_units(NETWORK, params(), rows(), 0.0)
-    np.testing.assert_array_equal(masks[0], [False, True, False])
-
-
-def test_a_wholly_dead_layer_is_dormant():
-    dead = params()
-    dead[0] = layer(-jnp.ones((2, 3)), [-9.0] * 3)
-    assert resets.dormant_units(NETWORK, dead, rows(), 0.025)[0].all()
-
-
-def test_recycling_renews_what_enters_silences_what_leaves_and_forgets_both():
-    masks = [jnp.array([False, True, False]), jnp.array([False, True])]
-    fresh = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 7.0), params())
-    after = resets.recycle(agent_state(), "critic", masks, fresh)
-    first, second, head = after.params["critic"]
-    old = params()
-    np.testing.assert_allclose(first["w"], [[1.0, 7.0, 0.02], [0.0, 7.0, 0.0]])
-    np.testing.assert_allclose(first["b"], [0.0, 7.0, 0.0])
-    # Row 1 leaves the recycled unit of layer 1 and is silent, where it enters a recycled unit too.
-    np.testing.assert_allclose(second["w"], [[1.0, 7.0], [0.0, 0.0], [1.0, 7.0]])
-    np.testing.assert_allclose(second["b"], [0.0, 7.0])
-    np.testing.assert_allclose(head["w"], [[1.0], [0.0]])
-    np.testing.assert_allclose(head["b"], old[2]["b"])
-    moments = after.opt["critic"]
-    for tree in (moments.mean, moments.square):
-        np.testing.assert_allclose(tree["critic"][0]["w"], [[1, 0, 1], [1, 0, 1]])
-        np.testing.assert_allclose(tree["critic"][0]["b"], [1, 0, 1])
-        np.testing.assert_allclose(tree["critic"][1]["w"], [[1, 0], [0, 0], [1, 0]])
-        np.testing.assert_allclose(tree["critic"][1]["b"], [1, 0])
-        np.testing.assert_allclose(tree["critic"][2]["w"], [[1], [0]])
-        np.testing.assert_allclose(tree["critic"][2]["b"], [1])
-    assert int(moments.count) == 5
-
-
 def test_recycling_a_dead_unit_leaves_the_function_as_it_was():
     before = NETWORK.apply(params(), OBS)
     extension = ReDo(interval=10)
@@ -96,27 +54,12 @@ def test_recycling_a_dead_unit_leaves_the_function_as_it_was():
     assert (after.params["critic"][0]["w"][:, 1] != params()[0]["w"][:, 1]).all()
 
 
-def test_only_the_dead_member_of_an_ensemble_is_recycled():
-    network = Network(2, (3, 2), 1, members=2)
-    healthy = [layer(jnp.ones((2, 3)), [5.0] * 3), layer(jnp.ones((3, 2)), [1.0] * 2), layer(jnp.ones((2, 1)), [0.0])]
-    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), params(), healthy)
-    masks = resets.dormant_units(network, both, rows(), 0.025)
-    np.testing.assert_array_equal(masks[0], [[False, True, False], [False] * 3])
-    fresh = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 7.0), both)
-    after = resets.recycle(fit.AgentState({"critic": both}, {}), "critic", masks, fresh).params["critic"]
-    np.testing.assert_allclose(after[0]["w"][0, :, 1], 7.0)
-    for new, old in zip(after, both, strict=True):
-        np.testing.assert_array_equal(new["w"][1], old["w"][1])
-
-
 @pytest.mark.parametrize(
     ("before", "now", "due"), [(0, 9, False), (9, 10, True), (6, 14, True), (10, 19, False), (4, 44, True)]
 )
 def test_redo_acts_when_its_interval_is_crossed(before, now, due):
     extension = ReDo(interval=10)
-    after, seen = extension.post_update(
-        agent_state(), resets.Recycled(jnp.zeros(()), jnp.int32(0)), context(before, now)
-    )
+    after, seen = extension.post_update(agent_state(), Recycled(jnp.zeros(()), jnp.int32(0)), context(before, now))
     assert (int(seen.units) > 0) == due
     assert bool((after.params["critic"][2]["w"][1] == 0).all()) == due
 
@@ -142,7 +85,7 @@ def test_a_shrink_that_waits_for_shifts_acts_on_them_alone(shift):
 
 def test_a_shrink_that_waits_for_shifts_needs_to_be_told_of_them(tiny):
     waiting = (ShrinkPerturb(trigger="shift"),)
-    with pytest.raises(Refused, match=r"ShrinkPerturb.*needs boundary.*boundary_source none"):
+    with pytest.raises(Refused, match=r"ShrinkPerturb.*needs boundary; choose boundary_source oracle or detector"):
         tiny.made("ppo", waiting)
     for source in ("oracle", "detector"):
         tiny.made("ppo", waiting, rollout={"boundary_source": source})

@@ -158,7 +158,7 @@ def test_an_extension_sees_its_data_and_what_earlier_ones_provide():
 
 def test_evaluations_have_proposals_of_their_own():
     found = stack(Doubles(), AddsOne()).eval_act(None, None, jnp.full((3, 1), 0.1), context())
-    np.testing.assert_allclose(found[:, 0], [2.0, 2.0, 1.2], rtol=1e-6)
+    np.testing.assert_allclose(found[:, 0], [0.5, 0.5, 1.2], rtol=1e-6)
 
 
 def test_pretraining_and_post_update_change_the_agent_and_their_own_state():

@@ -1,9 +1,12 @@
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from perdure.core.errors import ConfigError
+from perdure.core.records import Spec
 from perdure.rl import nets
 from perdure.rl.nets import Network
 
@@ -133,4 +136,173 @@ def test_orthogonal_weights_need_no_decomposition():
     weights = draw(jax.random.split(jax.random.key(0), 3))
     np.testing.assert_allclose(
         jnp.einsum("nij,nik->njk", weights, weights), jnp.broadcast_to(jnp.eye(4), (3, 4, 4)), atol=2e-5
+    )
+
+
+def test_crelu_gives_the_positive_and_then_the_negative_parts_of_each_layer():
+    network = Network(3, (5, 4), 2, activation="crelu", layer_norm=True)
+    params = network.init(KEY)
+    assert [layer["w"].shape for layer in params] == [(3, 5), (10, 4), (8, 2)]
+    x = np.random.default_rng(0).normal(size=(7, 3))
+    trace, hidden = network.trace(params, jnp.float32(x)), x
+    for layer, found in zip(params[:-1], trace, strict=False):
+        before = hidden @ np.asarray(layer["w"]) + np.asarray(layer["b"])
+        before = (before - before.mean(-1, keepdims=True)) / np.sqrt(before.var(-1, keepdims=True) + 1e-6)
+        hidden = np.concatenate([np.maximum(before, 0), np.maximum(-before, 0)], -1)
+        np.testing.assert_allclose(found, hidden, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(trace[-1], hidden @ np.asarray(params[-1]["w"]), rtol=1e-4, atol=1e-5)
+
+
+def test_doubled_units_count_in_the_fan_in():
+    params = Network(3, (50,), 400, activation="crelu", initialiser="torch").init(KEY)
+    assert 0.098 < float(jnp.abs(params[-1]["w"]).max()) <= 0.1  # 1 / sqrt(2 * 50)
+
+
+def test_a_dueling_head_adds_centred_advantages_to_a_value():
+    network = Network(3, (5,), 3, dueling=True)
+    params, x = network.init(KEY), np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    assert params[-1]["w"].shape == (5, 4)
+    hidden = np.maximum(x @ np.asarray(params[0]["w"]), 0)
+    value, *advantage = (hidden @ np.asarray(params[-1]["w"]) + [0.5, 1.0, 2.0, 6.0]).T
+    params[-1]["b"] = jnp.array([0.5, 1.0, 2.0, 6.0])
+    wanted = [value + each - sum(advantage) / 3 for each in advantage]
+    np.testing.assert_allclose(network.apply(params, x), np.stack(wanted, -1), rtol=1e-4, atol=1e-5)
+
+
+def test_what_all_advantages_share_changes_nothing():
+    network = Network(3, (5,), 3, dueling=True, members=2)
+    params, x = network.init(KEY), jnp.ones((4, 3))
+    before = network.apply(params, x)
+    params[-1]["b"] = params[-1]["b"].at[:, 1:].add(7.0)
+    np.testing.assert_allclose(network.apply(params, x), before, rtol=1e-4, atol=1e-5)
+    params[-1]["b"] = params[-1]["b"].at[:, 0].add(7.0)
+    np.testing.assert_allclose(network.apply(params, x), before + 7.0, rtol=1e-4, atol=1e-5)
+
+
+IMAGES = {"inputs": 98, "hidden": (7,), "outputs": 2, "image": (7, 7, 2), "convolutions": ((3, 3, 2), (4, 2, 1))}
+
+
+def jax_convolution(x, w, stride):
+    return jax.lax.conv_general_dilated(x, w, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@pytest.mark.parametrize("activation", ["relu", "crelu"])
+def test_convolutions_come_before_the_hidden_layers(activation):
+    network = Network(**IMAGES, activation=activation)
+    params, x = network.init(KEY), jax.random.normal(jax.random.key(1), (5, 98))
+    copies = 2 if activation == "crelu" else 1
+    assert [layer["w"].shape for layer in params] == [
+        (3, 3, 2, 3), (2, 2, 3 * copies, 4), (16 * copies, 7), (7 * copies, 2),
+    ]  # fmt: skip
+    assert [layer["b"].shape for layer in params] == [(3,), (4,), (7,), (2,)]
+    active = nets.ACTIVATIONS[activation]
+    hidden = x.reshape(5, 7, 7, 2)
+    found = network.trace(params, x)
+    for layer, stride, seen in zip(params[:2], (2, 1), found, strict=False):
+        hidden = active(jax_convolution(hidden, layer["w"], stride) + layer["b"])
+        np.testing.assert_allclose(seen, hidden, rtol=1e-4, atol=1e-5)
+    last = active(hidden.reshape(5, -1) @ params[2]["w"] + params[2]["b"])
+    np.testing.assert_allclose(found[2], last, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[3], last @ params[3]["w"] + params[3]["b"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_image_may_come_as_it_is():
+    network = Network(**IMAGES)
+    params, x = network.init(KEY), jax.random.normal(jax.random.key(1), (5, 98))
+    np.testing.assert_array_equal(network.apply(params, x.reshape(5, 7, 7, 2)), network.apply(params, x))
+    window = x[None].repeat(2, 0)
+    assert (
+        network.apply(params, window).shape == network.apply(params, window.reshape(2, 5, 7, 7, 2)).shape == (2, 5, 2)
+    )
+
+
+def test_an_image_without_convolutions_is_a_vector():
+    flat, image = Network(12, (5,), 1), Network(12, (5,), 1, image=(2, 2, 3))
+    params, x = flat.init(KEY), jax.random.normal(KEY, (4, 2, 2, 3))
+    np.testing.assert_allclose(image.apply(params, x), flat.apply(params, x.reshape(4, 12)), rtol=1e-6)
+
+
+def test_actions_pass_the_convolutions_by():
+    network = Network(**IMAGES | {"inputs": 100, "reads": "obs_action"}, members=3)
+    params, obs = network.init(KEY), jax.random.normal(jax.random.key(1), (5, 7, 7, 2))
+    action = jax.random.normal(jax.random.key(2), (5, 2))
+    assert params[2]["w"].shape == (3, 16 + 2, 7)
+    x = nets.joined(network, obs, action)
+    np.testing.assert_array_equal(x, jnp.concatenate([obs.reshape(5, -1), action], -1))
+    first, second, last, outputs = network.trace(params, x)
+    assert first.shape == (3, 5, 3, 3, 3)
+    assert outputs.shape == (3, 5, 2)
+    beside = jnp.concatenate([second.reshape(3, 5, -1), jnp.broadcast_to(action, (3, 5, 2))], -1)
+    wanted = jax.nn.relu(beside @ params[2]["w"] + params[2]["b"][:, None])
+    np.testing.assert_allclose(last, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_of_a_convolution_is_over_all_its_units():
+    network = Network(**IMAGES, activation="leaky_relu", layer_norm=True)
+    params, x = network.init(KEY), jax.random.normal(jax.random.key(1), (5, 7, 7, 2))
+    before = np.asarray(jax_convolution(x, params[0]["w"], 2)).reshape(5, -1)
+    standard = (before - before.mean(-1, keepdims=True)) / np.sqrt(before.var(-1, keepdims=True) + 1e-6)
+    wanted = np.where(standard > 0, standard, 0.01 * standard).reshape(5, 3, 3, 3)
+    np.testing.assert_allclose(network.trace(params, x)[0], wanted, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("initialiser", "limit"), [("torch", np.sqrt(1 / 36)), ("glorot", np.sqrt(6 / (9 * 4 + 9 * 64)))]
+)
+def test_kernels_start_by_their_fans(initialiser, limit):
+    network = Network(400, (4,), 1, image=(10, 10, 4), convolutions=((64, 3, 1),), initialiser=initialiser)
+    kernel = network.init(KEY)[0]["w"]
+    assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit
+
+
+@pytest.mark.parametrize("activation", ["tanh", "crelu"])
+def test_tiled_units_lie_as_the_inputs_of_the_next_layer(activation):
+    """What a unit fills is found by moving its bias and watching which inputs of the next layer move."""
+    shape = IMAGES | {"inputs": 100, "reads": "obs_action", "activation": activation}
+    network = Network(**shape)
+    params, x = network.init(KEY), jax.random.normal(jax.random.key(1), (5, 100))
+    trace = network.trace(params, x)
+    for number, unit in [(0, 1), (1, 2), (2, 3)]:
+        moved = [dict(layer) for layer in params]
+        moved[number]["b"] = moved[number]["b"].at[unit].add(0.1)
+        change = (network.trace(moved, x)[number] != trace[number]).any(0)
+        flat = np.asarray(change if number == 0 else change.reshape(-1))
+        mask = np.arange(params[number]["b"].size) == unit
+        wanted = np.tile(mask, network.repeats[number])
+        np.testing.assert_array_equal(flat.any((0, 1)) if number == 0 else flat, wanted)
+        fan_in = params[number + 1]["w"].shape[-2]
+        assert fan_in - wanted.size == (2 if number == 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ({"convolutions": ((4, 3, 1),)}, r"convolutions is \[\[4, 3, 1\]\], but what is seen is no image"),
+        ({"image": (5, 5, 1)}, r"inputs is 2; an image of \[5, 5, 1\] has 25"),
+        ({"inputs": 25, "image": (5, 5, 1), "convolutions": ((4, 6, 1),)}, r"kernel of 6 on 5 x 5 pixels"),
+    ],
+)
+def test_convolutions_that_do_not_fit_are_refused(wrong, hint):
+    with pytest.raises(ConfigError, match=hint):
+        Network(**({"inputs": 2, "hidden": (4,), "outputs": 1} | wrong))
+
+
+class Shape(NamedTuple):
+    """What an agent says of its networks."""
+
+    hidden: tuple = (4,)
+    activation: str = "tanh"
+    layer_norm: bool = True
+    precision: str = "float32"
+    convolutions: tuple = ()
+
+
+def test_a_perceptron_takes_its_shape_from_agent_and_world():
+    flat = Spec((3,), 2, discrete=False)
+    assert nets.perceptron(Shape(), flat, outputs=1, reads="obs_action", members=2, activation="elu") == Network(
+        5, (4,), 1, activation="elu", layer_norm=True, members=2, reads="obs_action"
+    )
+    image, layers = Spec((5, 5, 2), 3, discrete=True), ((4, 3, 1),)
+    assert nets.perceptron(Shape(convolutions=layers), image, outputs=3, dueling=True) == Network(
+        50, (4,), 3, activation="tanh", layer_norm=True, dueling=True, convolutions=layers, image=(5, 5, 2)
     )

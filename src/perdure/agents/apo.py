@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import clipped, ranges
 from perdure.rl.feeds import Epochs
+from perdure.rl.memory import Memory
 from perdure.rl.ops import rates, values
 from perdure.rl.optim import Adam
 
@@ -34,6 +35,10 @@ class APO:
     activation: str = "tanh"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     optimiser: Adam = Adam(clip_norm=10.0)
     gae_lambda: float = 0.95
     clip: float = 0.2

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import fit, phases, ranges, soft
 from perdure.rl.feeds import Replay
+from perdure.rl.memory import Memory
 from perdure.rl.ops import policies, rates, values
 from perdure.rl.optim import Adam
+from perdure.rl.reservoir import Reservoir
 
 
 class Running(NamedTuple):
@@ -29,11 +31,15 @@ class Running(NamedTuple):
 class ASAC:
     """Average-reward soft actor-critic; the temperature is fixed unless it is given an optimiser."""
 
-    feed: Replay = Replay()
+    feed: Replay | Reservoir = Replay()
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     actor_optimiser: Adam = Adam(learning_rate=1e-4, clip_norm=10.0)
     critic_optimiser: Adam = Adam(learning_rate=5e-4, clip_norm=10.0, clip_scope="member")
     temperature_optimiser: Adam | None = None

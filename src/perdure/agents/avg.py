@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import phases, ranges, soft
 from perdure.rl.feeds import Latest
+from perdure.rl.memory import Memory
 from perdure.rl.ops import moments, policies, values
 from perdure.rl.optim import Adam
 
@@ -59,6 +60,10 @@ class AVG:
     activation: str = "leaky_relu"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     actor_optimiser: Adam = Adam(learning_rate=6.3e-3, beta1=0.0)
     critic_optimiser: Adam = Adam(learning_rate=8.7e-3, beta1=0.0)
     critics: int = 1

@@ -5,6 +5,7 @@ from typing import ClassVar
 from perdure.core.component import component
 from perdure.rl import clipped, ranges
 from perdure.rl.feeds import Epochs
+from perdure.rl.memory import Memory
 from perdure.rl.optim import Adam
 
 
@@ -23,6 +24,10 @@ class PPO:
     activation: str = "tanh"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     optimiser: Adam = Adam(learning_rate=3e-4, epsilon=1e-5, clip_norm=0.5)
     discount: float = 0.99
     gae_lambda: float = 0.95

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import greedy, ranges
 from perdure.rl.feeds import Epochs
+from perdure.rl.memory import Memory
 from perdure.rl.ops import values
 from perdure.rl.optim import Adam, RAdam
 
@@ -23,6 +24,10 @@ class PQN:
     activation: str = "relu"
     layer_norm: bool = True
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     optimiser: RAdam | Adam = RAdam(learning_rate=2.5e-4, clip_norm=10.0)
     epsilon: greedy.Epsilon = greedy.Epsilon()
     discount: float = 0.99

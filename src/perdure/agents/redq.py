@@ -11,7 +11,9 @@ import jax
 from perdure.core.component import component
 from perdure.rl import fit, phases, ranges, soft
 from perdure.rl.feeds import Replay
+from perdure.rl.memory import Memory
 from perdure.rl.optim import Adam
+from perdure.rl.reservoir import Reservoir
 
 MBPO_ENTROPY = {"hopper": -1.0, "halfcheetah": -3.0, "walker2d": -3.0, "ant": -4.0, "humanoid": -2.0}
 """Entropy goals of Janner et al., 2019 (arXiv:1906.08253), by MuJoCo body, for `target_entropy`."""
@@ -25,11 +27,15 @@ class REDQ:
     the temperature, on its batch. With `feed.ratio` equal to `critic_updates` that is once a step.
     """
 
-    feed: Replay = Replay(ratio=20.0)
+    feed: Replay | Reservoir = Replay(ratio=20.0)
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     actor_optimiser: Adam = Adam()
     critic_optimiser: Adam = Adam()
     temperature_optimiser: Adam = Adam()

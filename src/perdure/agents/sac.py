@@ -7,7 +7,9 @@ import jax
 from perdure.core.component import component
 from perdure.rl import fit, ranges, soft
 from perdure.rl.feeds import Replay
+from perdure.rl.memory import Memory
 from perdure.rl.optim import Adam
+from perdure.rl.reservoir import Reservoir
 
 
 @component
@@ -17,11 +19,15 @@ class SAC:
     The goal is `target_entropy_per_dim` times the number of action dimensions.
     """
 
-    feed: Replay = Replay()
+    feed: Replay | Reservoir = Replay()
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     actor_optimiser: Adam = Adam()
     critic_optimiser: Adam = Adam()
     temperature_optimiser: Adam = Adam()

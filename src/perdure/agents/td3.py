@@ -11,18 +11,24 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.rl import fit, phases, ranges, soft
 from perdure.rl.feeds import Replay
+from perdure.rl.memory import Memory
 from perdure.rl.optim import Adam
+from perdure.rl.reservoir import Reservoir
 
 
 @component
 class TD3:
     """Twin delayed DDPG: a deterministic actor, targets of smoothed actions, and the actor every second update."""
 
-    feed: Replay = Replay(learning_starts=25_000)
+    feed: Replay | Reservoir = Replay(learning_starts=25_000)
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     layer_norm: bool = False
     precision: str = "float32"
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """(features, kernel, stride) of each layer over observations that are images; the `hidden` ones follow."""
+    memory: Memory | None = None
+    """What is remembered of an episode; null: the networks read single observations."""
     actor_optimiser: Adam = Adam()
     critic_optimiser: Adam = Adam()
     discount: float = 0.99

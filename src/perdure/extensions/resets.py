@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.core.errors import ConfigError
 from perdure.core.extension import Extension
-from perdure.rl.nets import Network, joined
+from perdure.rl import triggers, units
 
 
 class Recycled(NamedTuple):
@@ -35,7 +35,7 @@ class ReDo(Extension):
     def __post_init__(self):
         if not self.threshold >= 0:
             raise ConfigError(f"threshold is {self.threshold}; it must not be negative")
-        _check_interval(self.interval)
+        triggers.check_interval(self.interval)
 
     def init_state(self, agent_state: Any, key: jax.Array, ctx: Any) -> Recycled:
         """Nothing seen, nothing done."""
@@ -55,8 +55,8 @@ class ReDo(Extension):
         dormant, total = jnp.zeros((), jnp.int32), 0
         for position, (name, network) in enumerate(ctx.nets.items()):
             key = jax.random.fold_in(ctx.key, position)
-            masks = dormant_units(network, agent_state.params[name], ctx.recent, self.threshold)
-            agent_state = recycle(agent_state, name, masks, network.init(key))
+            masks = units.dormant_units(network, agent_state.params[name], ctx.recent, self.threshold)
+            agent_state = units.recycle(network, agent_state, name, masks, network.init(key))
             dormant, total = dormant + sum(mask.sum() for mask in masks), total + sum(mask.size for mask in masks)
         return agent_state, Recycled(dormant / total, state.units + dormant)
 
@@ -81,19 +81,17 @@ class ShrinkPerturb(Extension):
     def __post_init__(self):
         if not (0 <= self.shrink <= 1 and self.perturb >= 0):
             raise ConfigError(f"shrink is {self.shrink}, perturb {self.perturb}; give shrink in [0, 1], perturb >= 0")
-        if self.trigger not in ("interval", "shift"):
-            raise ConfigError(f"trigger is {self.trigger!r}; give 'interval' or 'shift'")
-        _check_interval(self.interval)
+        triggers.check(self.trigger, self.interval)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """A boundary source, if it waits for shifts."""
-        return frozenset({"boundary"} if self.trigger == "shift" else ())
+        return triggers.needs(self.trigger)
 
     def post_update(self, agent_state: Any, state: tuple[()], ctx: Any) -> tuple[Any, tuple[()]]:
         """Apply it if it is time."""
-        due = ctx.crossed(self.interval) if self.trigger == "interval" else ctx.shift
-        return jax.lax.cond(due, lambda: self._mix(agent_state, ctx), lambda: agent_state), state
+        due = triggers.due(ctx, self.trigger, self.interval)
+        return triggers.once(due, lambda agent_state: self._mix(agent_state, ctx), agent_state), state
 
     def _mix(self, agent_state, ctx):
         mixed = {}
@@ -102,40 +100,3 @@ class ShrinkPerturb(Extension):
             blend = lambda p, q: self.shrink * p + self.perturb * q
             mixed[name] = jax.tree.map(blend, agent_state.params[name], fresh)
         return agent_state._replace(params=agent_state.params | mixed)
-
-
-def dormant_units(network: Network, params: Any, rows: Any, threshold: float) -> list[jax.Array]:
-    """Which units of each hidden layer are dormant on `rows`: [units], or [members, units]."""
-    activations = network.trace(params, joined(network, rows.obs, rows.action))[:-1]
-    sizes = [jnp.abs(layer).mean(-2) for layer in activations]
-    return [size <= threshold * size.mean(-1, keepdims=True) for size in sizes]
-
-
-def recycle(agent_state: Any, name: str, masks: list[jax.Array], fresh: Any) -> Any:
-    """Replace what enters the masked units, silence what leaves them, and forget the moments of both."""
-    layers = agent_state.params[name]
-    entering = [*masks, jnp.zeros(layers[-1]["b"].shape, bool)]
-    leaving = [jnp.zeros(layers[0]["w"].shape[:-1], bool), *masks]
-    touched = [
-        {"w": enters[..., None, :] | leaves[..., :, None], "b": enters}
-        for enters, leaves in zip(entering, leaving, strict=True)
-    ]
-    renewed = [
-        {
-            # A weight between two recycled units is silenced, as the algorithm does it last.
-            "w": jnp.where(leaves[..., :, None], 0.0, jnp.where(enters[..., None, :], new["w"], old["w"])),
-            "b": jnp.where(enters, new["b"], old["b"]),
-        }
-        for enters, leaves, old, new in zip(entering, leaving, layers, fresh, strict=True)
-    ]
-    forget = lambda moments: moments | {name: jax.tree.map(lambda x, t: jnp.where(t, 0.0, x), moments[name], touched)}
-    opt = {
-        group: each._replace(mean=forget(each.mean), square=forget(each.square)) if name in each.mean else each
-        for group, each in agent_state.opt.items()
-    }
-    return agent_state._replace(params=agent_state.params | {name: renewed}, opt=opt)
-
-
-def _check_interval(interval: int) -> None:
-    if interval < 1:
-        raise ConfigError(f"interval is {interval}; give at least 1 update")

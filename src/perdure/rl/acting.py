@@ -80,7 +80,8 @@ def draw(trainer: Any, key: jax.Array) -> Draws:
 def choose(trainer: Any, seed: Any, obs: jax.Array, guide: Guide, draws: Draws, clock: Any) -> tuple[Choice, Any]:
     """The choice for each copy at raw observations, and the extensions after it.
 
-    Replay agents act uniformly while they warm up; an extension's proposal still takes its place.
+    Replay agents act uniformly while they warm up. The agent's action is transformed; an extension's proposal,
+    which takes its place also during the warm-up, is executed as it is.
     What an on-policy agent learns from is its own action, whatever became of it.
     """
     advice, guide = _asked(trainer, obs, guide)
@@ -89,17 +90,18 @@ def choose(trainer: Any, seed: Any, obs: jax.Array, guide: Guide, draws: Draws, 
     action, aux = trainer.agent.act(seed.agent, seen, ctx)
     if not isinstance(draws.uniform, tuple):
         action = jnp.where(ctx.step < trainer.agent.feed.learning_starts, draws.uniform, action)
-    proposal, extensions = Proposal(action, False), seed.extensions
-    ctx = ctx._replace(scene=scene._replace(policy_action=action))
-    if extensions.uses("action"):
-        proposal, extensions = extensions.act(seed.agent, seen, action, ctx)
-    taken = extensions.transform(seed.agent, proposal.action, ctx)
-    columns = {"action": proposal.action if trainer.on_policy else taken, "aux": aux}
+    own = seed.extensions.transform(seed.agent, action, ctx._replace(scene=scene._replace(policy_action=action)))
+    proposal, extensions = Proposal(own, False), seed.extensions
+    proposes = extensions.uses("action")
+    if proposes:
+        ctx = ctx._replace(scene=scene._replace(policy_action=own))
+        proposal, extensions = extensions.act(seed.agent, seen, own, ctx)
+    columns = {"action": action if trainer.on_policy and not proposes else proposal.action, "aux": aux}
     if "is_expert" in trainer.columns:
         columns["is_expert"] = jnp.broadcast_to(proposal.mask, obs.shape[:1])
     if experts.is_stateful(trainer.expert):
         columns["expert_action"] = advice
-    return Choice(taken, columns, proposal.bonus, proposal.end, guide), extensions
+    return Choice(proposal.action, columns, proposal.bonus, proposal.end, guide), extensions
 
 
 def followed(trainer: Any, choice: Choice, next_obs: jax.Array) -> tuple[dict[str, Any], Guide]:
@@ -121,14 +123,20 @@ def unknown_action(action: jax.Array) -> jax.Array:
 
 
 def with_experts(trainer: Any, rows: Batch) -> Batch:
-    """Rows with what extensions may read of them: raw observations, and what a stateless expert does there."""
+    """Rows with what extensions may read of them: raw observations, and what a stateless expert does there.
+
+    What an agent goes on from where it cuts nothing is the fresh observation, so that is the successor then.
+    """
     if not trainer.extended:
         return rows
-    rows = rows._replace(raw_obs=rows.obs, raw_next_obs=rows.next_obs)
+    successor = rows.next_obs
+    if keeps_reset_obs(trainer.agent):
+        successor = jnp.where(rows.terminated[..., None], rows.reset_obs, successor)
+    rows = rows._replace(raw_obs=rows.obs, raw_next_obs=successor)
     if trainer.expert is None or experts.is_stateful(trainer.expert):
         return rows
     units = lambda obs: experts.agent_units(trainer.world.spec, trainer.expert(obs))
-    return rows._replace(expert_action=units(rows.obs), next_expert_action=units(rows.next_obs))
+    return rows._replace(expert_action=units(rows.obs), next_expert_action=units(successor))
 
 
 def evaluated(trainer: Any, seed: Any, obs: jax.Array, guide: Guide, ctx: Any) -> tuple[jax.Array, Guide]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from perdure.core.records import Spec
 from perdure.rl import fit
-from perdure.rl.nets import Network
+from perdure.rl.nets import Network, perceptron
 from perdure.rl.ops import policies, values
 from perdure.rl.phases import Batch, Context, Metrics, merged
 
@@ -33,15 +33,8 @@ def networks(
     agent: Any, spec: Spec, actor: Mapping[str, Any] = SMALL_ACTOR, critic: Mapping[str, Any] = EVEN_CRITIC
 ) -> dict[str, Network]:
     """A policy and a value network; `actor` and `critic` are what else their `Network` is given."""
-    shape: dict[str, Any] = {
-        "inputs": spec.obs_shape[0],
-        "hidden": agent.hidden,
-        "activation": agent.activation,
-        "layer_norm": agent.layer_norm,
-        "precision": agent.precision,
-    }
-    policy = Network(outputs=spec.action_dim, **shape, **actor)
-    return {"actor": policy, "critic": Network(outputs=1, **shape, **critic)}
+    policy = perceptron(agent, spec, outputs=spec.action_dim, **actor)
+    return {"actor": policy, "critic": perceptron(agent, spec, outputs=1, **critic)}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from perdure.rl import acting
+from perdure.rl import acting, windows
 from perdure.rl import schedule as schedules
 from perdure.rl.ops import prng
 from perdure.rl.phases import Batch
@@ -172,7 +172,8 @@ def start_memory(trainer: Any, obs: jax.Array) -> Any:
     if trainer.reward is None:
         return ()
     zero, no = jnp.zeros(obs.shape[0]), jnp.zeros(obs.shape[0], bool)
-    return trainer.reward.start(jnp, {"obs": obs, "env_reward": zero, "terminated": no, "truncated": no})
+    seen = windows.last(trainer.world, obs)
+    return trainer.reward.start(jnp, {"obs": seen, "env_reward": zero, "terminated": no, "truncated": no})
 
 
 def rewarded(trainer: Any, memory: Any, weights: Any, action: jax.Array, outcome: tuple) -> tuple[Any, jax.Array, dict]:
@@ -180,7 +181,12 @@ def rewarded(trainer: Any, memory: Any, weights: Any, action: jax.Array, outcome
     _, next_obs, reward, terminated, truncated, *info = outcome
     if trainer.reward is None:
         return (), reward, {}
-    known = {"obs": next_obs, "env_reward": reward, "terminated": terminated, "truncated": truncated}
+    known = {
+        "obs": windows.last(trainer.world, next_obs),
+        "env_reward": reward,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
     known |= info[0] if info else {}
     memory, reward, components, _ = trainer.reward.step(jnp, memory, action, known, weights)
     return memory, reward, components

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from perdure.rl import acting, collect
+from perdure.rl import acting, collect, learning
 from perdure.rl.nets import joined
 from perdure.rl.ops import prng
 
@@ -69,7 +69,7 @@ def _episodes_one(trainer, seed, clock, task, count, number):
 
 def diagnose(trainer: Any, seed: Any, clock: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """`diagnostics` of one seed."""
-    recent = seed.normaliser.see(trainer, seed.recent)
+    recent = learning.seen(trainer, seed.normaliser, seed.recent)
     ctx = trainer.context(clock, key=seed.keys.policy, recent=recent)
     features = {}
     for name, network in ctx.nets.items():

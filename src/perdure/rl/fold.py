@@ -79,10 +79,10 @@ class Extensions:
 
     def eval_act(self, agent_state: Any, obs: Any, action: jax.Array, ctx: Context) -> jax.Array:
         """The action to execute in an evaluation."""
-        final = Proposal(action, jnp.zeros(action.shape[:1], bool))
+        final = Proposal(self.transform(agent_state, action, ctx), jnp.zeros(action.shape[:1], bool))
         for _, part, state, part_ctx in self._visit("eval_action", ctx):
             final = _overlaid(final, part.eval_action(agent_state, state, obs, part_ctx))
-        return self.transform(agent_state, final.action, ctx)
+        return final.action
 
     def transform(self, agent_state: Any, action: jax.Array, ctx: Context) -> jax.Array:
         """Chain the transform_action phase: what is executed when `action` is chosen."""
@@ -129,6 +129,10 @@ class Extensions:
         for _, part, state, part_ctx in self._visit("eval_metrics", ctx):
             metrics = merged(metrics, part.eval_metrics(agent_state, state, part_ctx))
         return metrics
+
+    def provided(self) -> Mapping[str, Any]:
+        """What the extensions provide, by name."""
+        return self._provided(self.states)
 
     def _visit(
         self, phase: str, ctx: Context, states: list[Any] | None = None

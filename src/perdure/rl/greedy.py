@@ -10,7 +10,7 @@ from perdure.core.component import component
 from perdure.core.errors import ConfigError
 from perdure.core.records import Spec
 from perdure.rl import fit
-from perdure.rl.nets import Network
+from perdure.rl.nets import Network, perceptron
 from perdure.rl.ops import policies, values
 from perdure.rl.phases import Batch, Context, Metrics, merged
 
@@ -37,18 +37,9 @@ class Epsilon:
         return self.start + (self.end - self.start) * jnp.clip(fraction / self.share, 0.0, 1.0)
 
 
-def networks(agent: Any, spec: Spec, *, initialiser: str = "torch") -> dict[str, Network]:
-    """One network from observations to the value of every action."""
-    network = Network(
-        inputs=spec.obs_shape[0],
-        hidden=agent.hidden,
-        outputs=spec.action_dim,
-        activation=agent.activation,
-        layer_norm=agent.layer_norm,
-        initialiser=initialiser,
-        precision=agent.precision,
-    )
-    return {"critic": network}
+def networks(agent: Any, spec: Spec, *, initialiser: str = "torch", **shape: Any) -> dict[str, Network]:
+    """One network from observations to the value of every action; `shape` is what else it is given."""
+    return {"critic": perceptron(agent, spec, outputs=spec.action_dim, initialiser=initialiser, **shape)}
 
 
 def begin(agent: Any, key: jax.Array, ctx: Context) -> fit.AgentState:
@@ -79,6 +70,11 @@ def act_greedy(agent: Any, state: fit.AgentState, obs: jax.Array, ctx: Context) 
     return ctx.nets["critic"].apply(state.params["critic"], obs).argmax(-1).astype(jnp.int32)
 
 
+def spanned(discount: float, batch: Batch) -> Any:
+    """The discount of what follows `batch.next_obs`: one factor for each step that a row stands for."""
+    return discount if isinstance(batch.span, tuple) else discount**batch.span
+
+
 def huber(error: jax.Array) -> jax.Array:
     """Quadratic within 1, linear beyond: the clipped error of Mnih et al., 2015."""
     size = jnp.abs(error)
@@ -100,13 +96,19 @@ def regress(
     extensions: Any,
     size: Callable[[jax.Array], jax.Array] = huber,
 ) -> tuple[fit.AgentState, Metrics]:
-    """The value of the action taken towards `target`, by the mean `size` of the errors."""
+    """The value of the action taken towards `target`, by the mean `size` of the errors, each times its row's weight.
+
+    Of a prioritised batch the errors [B] are left in the state's `memory`.
+    """
 
     def loss(params):
         q_B = values.taken(ctx.nets["critic"].apply(params["critic"], batch.obs), batch.action)
         assert q_B.shape == target.shape
         term, extra = extensions.loss("critic_loss", state, batch._replace(params=params, target=target), ctx)
-        value = size(q_B - target).mean()
-        return value + term, merged({"loss/critic": value, "value/q": q_B.mean()}, extra)
+        error_B = q_B - target
+        size_B = size(error_B) if isinstance(batch.weight, tuple) else batch.weight * size(error_B)
+        value = size_B.mean()
+        return value + term, (merged({"loss/critic": value, "value/q": q_B.mean()}, extra), error_B)
 
-    return fit.descend(state, "critic", agent.optimiser, loss, batch, ctx, extensions)
+    state, (metrics, error_B) = fit.descend(state, "critic", agent.optimiser, loss, batch, ctx, extensions)
+    return (state if isinstance(batch.index, tuple) else state._replace(memory=error_B)), metrics

@@ -14,15 +14,14 @@ import numpy as np
 
 from perdure.core import arrays
 from perdure.core import seeds as streams
-from perdure.core.errors import ConfigError, DataError, Refused
-from perdure.core.extension import Run, check_extensions
+from perdure.core.errors import DataError, Refused
+from perdure.core.extension import Run
 from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
-from perdure.rl import acting, devices, evaluate, experts, loop, offline
+from perdure.rl import acting, devices, evaluate, loop, offline, windows
 from perdure.rl import schedule as schedules
 from perdure.rl import state as states
+from perdure.rl.checked import trainer as trainer
 
-CHUNK_ROWS = 65_536
-"""Rows of one seed that a call of the compiled program may return; bounds its buffers."""
 CALL_SECONDS = 0.4
 """How long one call should last, so that progress shows; it never changes a result."""
 
@@ -36,66 +35,6 @@ class LearnerState(NamedTuple):
 
     train: loop.TrainState
     t: int
-
-
-def trainer(
-    agent: Any,
-    world: Any,
-    extensions: tuple[Any, ...] = (),
-    *,
-    n_envs: int = 1,
-    window_steps: int = 128,
-    total_steps: int = 1_000_000,
-    reward: Any = None,
-    detector: Any = None,
-    boundary_source: str = "none",
-    expert: Any = None,
-) -> loop.Trainer:
-    """A checked trainer. `total_steps` sizes the replay store (the smaller of capacity and budget).
-
-    `expert` is the agent's own, which extensions may ask. Raises Refused where agent, world and
-    extensions do not fit, ConfigError for sizes or an expert that do not.
-    """
-    spec, name, where = world.spec, type(agent).__name__, getattr(world, "name", type(world).__name__)
-    kind = "discrete" if spec.discrete else "continuous"
-    if kind not in agent.actions:
-        raise Refused(f"{name} acts in {' and '.join(sorted(agent.actions))} worlds; {where} is {kind}")
-    if len(spec.obs_shape) != 1:
-        raise Refused(f"{name} reads flat observations; {where} gives shape {list(spec.obs_shape)}")
-    extensions = tuple(extensions)
-    for place, each in [("expert", expert), *_experts(extensions)]:
-        if each is not None:
-            experts.check(each, spec, place)
-    brought = {
-        "boundary": boundary_source != "none",
-        "agent_expert": expert is not None,
-        "simulator": hasattr(world, "step"),
-    }
-    offers = agent.offers | {f"{kind}_actions"} | {need for need, there in brought.items() if there}
-    check_extensions(extensions, offers, name, Run(spec, agent, extensions, expert))
-    if n_envs < 1 or window_steps < 1:
-        raise ConfigError(f"rollout has n_envs {n_envs} and window_steps {window_steps}; both must be at least 1")
-    built = loop.Trainer(
-        agent, world, extensions, n_envs, window_steps, reward=reward, detector=detector, expert=expert
-    )
-    if built.on_policy:
-        agent.feed.check(window_steps * n_envs)
-        if window_steps * n_envs > total_steps:
-            raise ConfigError(
-                f"a window has window_steps * n_envs = {window_steps * n_envs} steps, the run {total_steps}; "
-                f"{name} learns from whole windows, so make rollout.window_steps smaller or the run longer"
-            )
-    return dataclasses.replace(
-        built,
-        store_rows=0 if built.on_policy else agent.feed.rows(total_steps, n_envs),
-        chunk_rounds=max(1, CHUNK_ROWS // (window_steps * n_envs)),
-    )
-
-
-def _experts(extensions):
-    """The experts that extensions bring, each with its place."""
-    for position, each in enumerate(extensions):
-        yield f"extensions[{position}].expert_policy", getattr(each, "expert_policy", None)
 
 
 @partial(jax.jit, static_argnames=("trainer", "count"))
@@ -136,7 +75,8 @@ class JaxLearner:
         self.seeds = tuple(seeds)
         self._start, self._weights = start, weights
         run = Run(trainer.world.spec, trainer.agent, trainer.extensions, trainer.expert)
-        self._data = tuple(part.data(run) for part in trainer.extensions)
+        # What `Extension.data` gave, an entry an extension: an argument of every program, shared by all seeds.
+        self.data = tuple(part.data(run) for part in trainer.extensions)
         self._last: tuple[RegimeSchedule, schedules.TracedSchedule] | None = None
         self._rounds_per_second = 0.0
 
@@ -149,7 +89,7 @@ class JaxLearner:
                 len(seeds),
                 states.numbers(self.seeds, self.trainer.n_envs),
                 self._opening(),
-                self._data,
+                self.data,
             ),
             0,
         )
@@ -180,7 +120,7 @@ class JaxLearner:
             self._arrays(schedule),
             np.int32(rounds),
             np.int32(last),
-            self._data,
+            self.data,
         )
         window = _window(self, state.t, schedule, record, length)
         self._rounds_per_second = rounds / max(time.perf_counter() - began, 1e-6)
@@ -202,11 +142,12 @@ class JaxLearner:
             raise Refused(f"{name} has no replay; train offline with an agent that has one")
         if state.t:
             raise Refused(f"the run stands at step {self.step(state)}; train offline before it begins")
+        dataset = windows.dataset(self.trainer.world, dataset)
         dataset.check_fits(self.trainer.world.spec, "dataset")
         discount = getattr(self.trainer.agent, "discount", 1.0)
         columns = dataset.columns("next_action", "reset_obs", "return_to_go", discount=discount)
         train, metrics = _offline(
-            self.trainer, len(self.seeds), state.train, columns, np.int32(updates), np.int32(updates), self._data
+            self.trainer, len(self.seeds), state.train, columns, np.int32(updates), np.int32(updates), self.data
         )
         return LearnerState(train, 0), {name: np.asarray(value) for name, value in metrics.items()}
 
@@ -214,8 +155,8 @@ class JaxLearner:
         """Greedy episodes under one configuration; see core.protocols.Learner.evaluate."""
         numbers = np.array([streams.stream(seed, "evaluation") for seed in self.seeds], np.uint32)
         task = self.trainer.world.task(**(params or {}))
-        returns, lengths = _episodes(self.trainer, state.train, task, episodes, numbers, self._data)
-        metrics, features = _diagnostics(self.trainer, state.train, self._data)
+        returns, lengths = _episodes(self.trainer, state.train, task, episodes, numbers, self.data)
+        metrics, features = _diagnostics(self.trainer, state.train, self.data)
         host = lambda tree: {name: np.asarray(value) for name, value in tree.items()}
         return Evaluation(np.asarray(returns), np.asarray(lengths), host(metrics), host(features))
 
@@ -250,7 +191,7 @@ class JaxLearner:
             partial(_init, self.trainer, len(self.seeds)),
             states.numbers(self.seeds, self.trainer.n_envs),
             self._opening(),
-            self._data,
+            self.data,
         )
         return LearnerState(states.restored(wanted, found, folder), meta["t"])
 
@@ -271,17 +212,20 @@ class JaxLearner:
         return description
 
     def policy(self, state: LearnerState, position: int) -> Callable[[Any], Any]:
-        """The greedy policy of the seed at `position`: observation -> action in world units."""
+        """The greedy policy of the seed at `position`: observation -> action in world units.
+
+        That of an agent with a memory is a rl.windows.Following: it follows an episode, and `reset()` begins another.
+        """
         seed = jax.tree.map(lambda x: x[position], state.train.seeds)
-        discrete, clock = self.trainer.world.spec.discrete, state.train.clock._replace(data=self._data)
+        world, clock = self.trainer.world, state.train.clock._replace(data=self.data)
         guide = acting.start_guide(self.trainer, 1)
 
         def act(observation: Any) -> Any:
             obs = np.asarray(observation, np.float32)[None]
             action = np.asarray(evaluate.act_greedy(self.trainer, seed, clock, obs, guide)[0])[0]
-            return int(action) if discrete else action
+            return int(action) if world.spec.discrete else action
 
-        return act
+        return windows.Following(act, world) if isinstance(world, windows.Windowed) else act
 
     def close(self) -> None:
         """Nothing is held."""

@@ -24,7 +24,12 @@ def seen(trainer: "Trainer", normaliser: Normaliser, rows: Batch) -> Batch:
 
 def told(agent: Any, batch: Batch) -> Batch:
     """The batch with what phases may know of the criterion; a constant, so never among the arrays that are mapped."""
-    return batch._replace(discount=agent.discount if "discounted" in agent.offers else None)
+    return batch._replace(discount=discount(agent))
+
+
+def discount(agent: Any) -> float | None:
+    """The agent's discount; None under an average-reward criterion."""
+    return agent.discount if "discounted" in agent.offers else None
 
 
 def no_metrics(trainer: "Trainer", seed: "Seed", clock: Clock) -> Metrics:
@@ -88,6 +93,10 @@ def update_on(trainer: "Trainer", seed: "Seed", rows_B: Batch, clock: Clock, aft
     ctx = trainer.context(clock, key=jax.random.fold_in(seed.keys.policy, clock.updates))
     batch, extensions, reward_metrics = seed.extensions.reward(seed.agent, batch, ctx)
     state, metrics = trainer.agent.update(seed.agent, batch, ctx, extensions)
+    if not isinstance(batch.index, tuple):
+        # Of a prioritised batch the agent leaves its errors, which become the rows' priorities.
+        seed = seed._replace(store=trainer.agent.feed.reweigh(seed.store, batch.index, state.memory))
+        state = state._replace(memory=())
     later = trainer.context(after, shift=seed.shift, recent=batch, previous=clock, before=seed.agent)
     state, extensions, post_metrics = extensions.post_update(state, later)
     seed = seed._replace(agent=state, extensions=extensions, shift=jnp.zeros((), bool))
@@ -96,7 +105,7 @@ def update_on(trainer: "Trainer", seed: "Seed", rows_B: Batch, clock: Clock, aft
 
 def _sampled(trainer, seed, clock, key):
     """Raw rows for one update: from the store, and from a dataset where an extension brings one."""
-    batch = trainer.agent.feed.sample(seed.store, clock.t * trainer.n_envs, key)
+    batch = trainer.agent.feed.sample(seed.store, trainer.context(clock), key, discount(trainer.agent))
     given = prior.of(trainer, clock.data)
     if given is None:
         return batch

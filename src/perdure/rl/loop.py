@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from perdure.core.component import component
-from perdure.rl import collect, learning, prior
+from perdure.core.errors import Refused
+from perdure.core.extension import Extension
+from perdure.rl import collect, learning, prior, windows
 from perdure.rl import schedule as schedules
-from perdure.rl.feeds import Epochs, Ring
+from perdure.rl.feeds import Epochs
 from perdure.rl.fold import Extensions
 from perdure.rl.normalise import Normaliser
 from perdure.rl.ops import buffers, prng
@@ -65,6 +67,19 @@ class Trainer:
     expert: Any = None
     """The agent's own expert, which extensions ask and nothing else."""
 
+    def __post_init__(self):
+        name, needs = type(self.agent).__name__, self.agent.feed.needs
+        if needs - self.agent.offers:
+            raise Refused(
+                f"{name} does not learn from a feed that needs {' and '.join(sorted(needs - self.agent.offers))}; "
+                "give a uniform one with steps 1"
+            )
+        if needs and any(type(part).prior is not Extension.prior for part in self.extensions):
+            raise Refused(
+                f"{name} has a feed of {' and '.join(sorted(needs))}, but an extension mixes a dataset's rows into its "
+                "batches; give a uniform feed with steps 1, or leave the extension out"
+            )
+
     @property
     def on_policy(self) -> bool:
         return isinstance(self.agent.feed, Epochs)
@@ -84,12 +99,14 @@ class Trainer:
         return hash(repr(self))
 
     def context(self, clock: Clock, **known: Any) -> Context:
-        spec = self.world.spec
-        surroundings = {"agent": self.agent, "expert": self.expert, "world": self.world}
-        return Context(spec, self.agent.networks(spec), self.n_envs, clock, **surroundings, **known)
+        spec, nets = self.world.spec, self.agent.networks(windows.frame_spec(self.world))
+        surroundings = {"agent": self.agent, "expert": self.expert, "world": self.world, "reward": self.reward}
+        return Context(spec, nets, self.n_envs, clock, **surroundings, **known)
 
 
-def init(trainer: Trainer, seeds: collect.SeedNumbers, schedule: schedules.TracedSchedule, data: Any = ()) -> TrainState:
+def init(
+    trainer: Trainer, seeds: collect.SeedNumbers, schedule: schedules.TracedSchedule, data: Any = ()
+) -> TrainState:
     """The state before the first step, for all seeds. `data` is what `Extension.data` gave, an entry each."""
     clock = Clock(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), schedule.total, data)
     return TrainState(
@@ -116,28 +133,30 @@ def advance(
 
 
 def _begin(trainer, numbers, schedule, clock):
-    task_1, _ = schedules.at(schedule, jnp.zeros(1, jnp.int32))
-    seed = begin(trainer, numbers, clock, jax.tree.map(lambda x: x[0], task_1))
+    opening_1 = schedules.at(schedule, jnp.zeros(1, jnp.int32))
+    seed = begin(trainer, numbers, clock, *jax.tree.map(lambda x: x[0], opening_1))
     seed = seed._replace(lanes=collect.first_lanes(trainer, seed.keys, schedule))
     rows_TN, _ = collect.blank(collect.step, trainer, seed, collect.plan(trainer, seed.keys, clock, schedule), clock)
     return with_stores(trainer, seed, jax.tree.map(lambda x: x[0], rows_TN))
 
 
-def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock, task: Any = None) -> Seed:
-    """A seed's learnt state, before any world or store is attached; `task` is that of the first step."""
-    ctx, normaliser = trainer.context(clock, task=task), Normaliser.begin(trainer)
+def begin(trainer: Trainer, numbers: collect.SeedNumbers, clock: Clock, task: Any = None, weights: Any = None) -> Seed:
+    """A seed's learnt state, before any world or store is attached; task and reward weights are of the first step."""
+    ctx, normaliser = trainer.context(clock, task=task, weights=weights), Normaliser.begin(trainer)
     given = prior.of(trainer, clock.data)
     if given is not None:
         normaliser = normaliser.absorb_prior(trainer, prior.rows(trainer, given))
     agent = trainer.agent.init(prng.key(numbers.init), ctx)
     extensions = Extensions.begin(trainer.extensions, agent, prng.key(numbers.extensions), ctx)
     agent, extensions = extensions.pretrain(agent, ctx._replace(learn=partial(_learn, trainer, normaliser, clock)))
+    normaliser = normaliser.given(trainer, extensions.provided())
     detector = trainer.detector.start(jnp) if trainer.detector else ()
     return Seed(agent, extensions, (), normaliser, detector, jnp.zeros((), bool), (), (), collect.Keys.of(numbers))
 
 
 def _learn(trainer, normaliser, clock, extensions, agent, rows_B, key, number):
     """The agent's own update on raw rows before the run begins; what the reward phase remembers is dropped."""
+    normaliser = normaliser.given(trainer, extensions.provided())
     ctx = trainer.context(clock._replace(updates=number), key=key)
     batch, extensions, reward_metrics = extensions.reward(agent, learning.seen(trainer, normaliser, rows_B), ctx)
     agent, metrics = trainer.agent.update(agent, batch, ctx, extensions)
@@ -147,9 +166,8 @@ def _learn(trainer, normaliser, clock, extensions, agent, rows_B, key, number):
 def with_stores(trainer: Trainer, seed: Seed, rows_N: Batch) -> Seed:
     """The seed with empty stores for rows like these."""
     zeros = lambda count: jax.tree.map(lambda x: jnp.zeros((count, *x.shape[1:]), x.dtype), rows_N)
-    return seed._replace(
-        recent=zeros(learning.RECENT_ROWS), store=() if trainer.on_policy else Ring(zeros(trainer.store_rows))
-    )
+    store = () if trainer.on_policy else trainer.agent.feed.begin(zeros(trainer.store_rows))
+    return seed._replace(recent=zeros(learning.RECENT_ROWS), store=store)
 
 
 def _advance_one(trainer, seed, clock, schedule, rounds, last_length):

@@ -120,6 +120,10 @@ class Context(NamedTuple):
     world: Any = None
     task: Any = None
     """In pretrain: the task of the run's first step."""
+    reward: Any = None
+    """A rewards.spec.RewardSpec that takes the place of the world's reward."""
+    weights: Any = None
+    """In pretrain: its weights at the run's first step."""
     scene: Scene = Scene()
     """In action, eval_action and transform_action."""
     data: Any = ()

@@ -6,6 +6,7 @@ only what makes it that agent: its target. Suffixes: N critics, B batch.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from perdure.core.records import Spec
 from perdure.rl import fit
-from perdure.rl.nets import Network, joined
+from perdure.rl.nets import Network, joined, perceptron
 from perdure.rl.ops import policies, values
 from perdure.rl.phases import Batch, Context, Metrics, merged
 
@@ -40,12 +41,10 @@ def networks(agent: Any, spec: Spec, *, critics: int = 2, heads: int = 2, **shap
 
     Two heads are mean and log standard deviation, one is the action itself; `shape` is of both networks.
     """
-    every = {name: getattr(agent, name) for name in ("hidden", "activation", "layer_norm", "precision")}
-    shape = {**every, "initialiser": "glorot", **shape}
-    obs_dim = spec.obs_shape[0]
+    built = partial(perceptron, agent, spec, **{"initialiser": "glorot", **shape})
     return {
-        "actor": Network(inputs=obs_dim, outputs=heads * spec.action_dim, bounded=heads == 1, **shape),
-        "critic": Network(inputs=obs_dim + spec.action_dim, outputs=1, members=critics, reads="obs_action", **shape),
+        "actor": built(outputs=heads * spec.action_dim, bounded=heads == 1),
+        "critic": built(outputs=1, members=critics, reads="obs_action"),
     }
 
 
