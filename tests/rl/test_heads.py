@@ -40,7 +40,7 @@ def test_a_kept_policy_diverges_as_its_parameters_do(kind):
     said = [heads.said(ctx, params, OBS) for params in (one, other)]
     assert said[0].shape == (2, heads.size(ctx, one))
     found = heads.divergence(ctx, *said)
-    np.testing.assert_allclose(found, views.divergence(ctx, one, other, OBS), rtol=1e-5)
+    np.testing.assert_array_equal(found, views.divergence(ctx, one, other, OBS))
     assert (found > 0.01).all()
     np.testing.assert_allclose(heads.divergence(ctx, said[0], said[0]), 0.0, atol=1e-6)
 
@@ -51,6 +51,15 @@ def test_the_divergence_of_normals_is_that_of_the_textbook():
     one = jnp.array([[1.0, 1.0, 0.0, 0.0]])
     other = jnp.array([[3.0, 3.0, np.log(2.0), np.log(2.0)]])
     np.testing.assert_allclose(heads.divergence(ctx, one, other), 2 * (np.log(2) + 5 / 8 - 1 / 2), rtol=1e-6)
+
+
+def test_policies_of_values_diverge_as_their_softmaxes():
+    ctx = Context(CHOICE, {"critic": Network(1, (1,), 2)}, 1, Clock(*[jnp.int32(0)] * 3))
+    one, other = ({"critic": actor(weights)} for weights in ((1.0, -1.0), (0.5, 2.0)))
+    p, q = (
+        np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (OBS * np.array([1.0, -1.0]), OBS * np.array([0.5, 2.0]))
+    )
+    np.testing.assert_allclose(views.divergence(ctx, one, other, OBS), (p * np.log(p / q)).sum(-1), rtol=1e-5)
 
 
 def test_probabilities_of_actions():

@@ -8,6 +8,7 @@ import pytest
 from perdure.core.errors import ConfigError
 from perdure.core.records import Spec
 from perdure.rl import nets
+from perdure.rl.memory import Memory
 from perdure.rl.nets import Network
 
 KEY = jax.random.key(0)
@@ -306,3 +307,43 @@ def test_a_perceptron_takes_its_shape_from_agent_and_world():
     assert nets.perceptron(Shape(convolutions=layers), image, outputs=3, dueling=True) == Network(
         50, (4,), 3, activation="tanh", layer_norm=True, dueling=True, convolutions=layers, image=(5, 5, 2)
     )
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_memory_gives_the_perceptron_its_state_and_what_stands_beside_the_window(appends):
+    memory = Memory(size=3, window=2, appends=appends)
+    network = Network(8, (4,), 1, activation="tanh", reads="obs_action", memory=memory, frame=2)
+    params = network.init(KEY)
+    # Two steps of two numbers and a flag, and an action of two.
+    x = jnp.array([[0.5, -1.0, 1.0, 2.0, 0.3, 1.0, 0.7, -0.2]])
+    state = memory.latent(params[0]["memory"], x[:, :6].reshape(1, 2, 3))
+    read = np.concatenate([state, *([[[2.0, 0.3]]] if appends else []), [[0.7, -0.2]]], axis=1)
+    assert params[0]["w"].shape == (read.shape[1], 4)
+    wanted = np.tanh(read @ np.asarray(params[0]["w"]) + np.asarray(params[0]["b"]))
+    np.testing.assert_allclose(network.trace(params, x)[0], wanted, rtol=1e-4, atol=1e-5)
+    assert [layer.shape for layer in network.trace(params, jnp.tile(x, (5, 1)))] == [(5, 4), (5, 1)]
+
+
+def test_members_of_an_ensemble_remember_apart():
+    memory = Memory(size=3, window=2)
+    network = Network(6, (4,), 1, members=2, memory=memory, frame=2)
+    params, x = network.init(KEY), jnp.ones((5, 6))
+    single = Network(6, (4,), 1, memory=memory, frame=2)
+    for member in range(2):
+        own = jax.tree.map(lambda leaf, n=member: leaf[n], params)
+        np.testing.assert_allclose(network.apply(params, x)[member], single.apply(own, x), rtol=1e-5)
+    assert np.abs(params[0]["memory"]["u"][0] - params[0]["memory"]["u"][1]).max() > 0.1
+
+
+def test_the_network_of_an_agent_with_a_memory_reads_windows():
+    class Recurrent(NamedTuple):
+        hidden: tuple = (4,)
+        activation: str = "tanh"
+        layer_norm: bool = False
+        precision: str = "float32"
+        memory: Memory = Memory(size=3, window=5)
+
+    network = nets.perceptron(Recurrent(), Spec((3,), 2, discrete=False), outputs=1, reads="obs_action")
+    assert (network.inputs, network.frame, network.plain) == (5 * 4 + 2, 3, False)
+    with pytest.raises(ConfigError, match="memory is given, but it reads observations that are vectors"):
+        nets.perceptron(Recurrent(), Spec((4, 4, 1), 2, discrete=True), outputs=2)

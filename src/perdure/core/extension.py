@@ -109,8 +109,8 @@ class Extension:
     def all_needs(self) -> frozenset[str]:
         """Declared needs and those that its phases and its expert imply."""
         implied = [IMPLIED.get(phase, frozenset()) for phase in self.implemented_phases()]
-        expert = {"agent_expert"} if self.follows_expert and getattr(self, "expert_policy", None) is None else set()
-        return self.needs.union(expert, *implied)
+        lacks_own = self.follows_expert and getattr(self, "expert_policy", None) is None
+        return self.needs.union(["agent_expert"] if lacks_own else [], *implied)
 
     @property
     def follows_expert(self) -> bool:
@@ -162,7 +162,7 @@ def check_extensions(
         raise (MissingCapability if incapable else NotWired)("; ".join([*incapable, *lacking]))
 
 
-def _objection(extension, run):
+def _objection(extension: Extension, run: Run) -> str | None:
     own = getattr(extension, "expert_policy", None)
     if hasattr(own, "init_state") and own != run.expert:
         return (

@@ -59,7 +59,8 @@ class PriorData(Extension):
         """The updates on the dataset alone, each on rows drawn anew."""
         if not self.offline_updates:
             return agent_state, state
-        rows_R = Batch(**{name: jnp.asarray(x) for name, x in ctx.data.items() if name != "expert_action"})
+        columns: dict[str, Any] = {name: jnp.asarray(x) for name, x in ctx.data.items() if name != "expert_action"}
+        rows_R = Batch(**columns)
         learn = ctx.learn
         assert learn is not None
 

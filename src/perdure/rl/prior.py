@@ -34,7 +34,8 @@ def rows(trainer: Any, prior: Prior) -> Batch:
     kept = [*REQUIRED, *trainer.columns & {"is_expert", "return_to_go", "next_action"}]
     if acting.keeps_reset_obs(trainer.agent):
         kept.append("reset_obs")
-    return Batch(**{name: jnp.asarray(prior.columns[name]) for name in kept})
+    found: dict[str, Any] = {name: jnp.asarray(prior.columns[name]) for name in kept}
+    return Batch(**found)
 
 
 def mixed(trainer: Any, prior: Prior, batch: Batch, collected: jax.Array, key: jax.Array) -> Batch:

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from perdure.rl import experts
+from perdure.rl import experts, heads
 from perdure.rl.nets import joined
-from perdure.rl.ops import policies, values
+from perdure.rl.ops import values
 from perdure.rl.phases import Batch, Context
 
 
@@ -47,18 +47,10 @@ def divergence(ctx: Context, params: Any, others: Any, obs: jax.Array) -> jax.Ar
     Squashing both by the same tanh leaves it as it is. Deterministic actors: half the squared
     distance of the actions. Agents without an actor: of the softmax of their action values.
     """
-    name = "actor" if "actor" in ctx.nets else "critic"
-    one, other = (ctx.nets[name].apply(each[name], obs) for each in (params, others))
-    if ctx.spec.discrete:
-        log_p, log_q = jax.nn.log_softmax(one), jax.nn.log_softmax(other)
-        return (jnp.exp(log_p) * (log_p - log_q)).sum(-1)
-    if "log_std" in params:
-        return _normal_divergence(one, params["log_std"], other, others["log_std"])
-    if ctx.nets[name].outputs == ctx.spec.action_dim:
-        return 0.5 * jnp.square(one - other).sum(-1)
-    (mean, log_std), (mean_2, log_std_2) = (jnp.split(each, 2, axis=-1) for each in (one, other))
-    clip = lambda x: jnp.clip(x, *policies.LOG_STD_RANGE)
-    return _normal_divergence(mean, clip(log_std), mean_2, clip(log_std_2))
+    if "actor" in ctx.nets:
+        return heads.divergence(ctx, heads.said(ctx, params, obs), heads.said(ctx, others, obs))
+    one, other = (jax.nn.log_softmax(ctx.nets["critic"].apply(each["critic"], obs)) for each in (params, others))
+    return heads.divergence(ctx, one, other)
 
 
 def expert_actions(ctx: Context, expert: Any, batch: Batch) -> jax.Array:
@@ -89,9 +81,3 @@ def reward_scale(ctx: Context) -> float:
 def critic_optimiser(ctx: Context) -> Any:
     """The optimiser that moves the agent's critic."""
     return getattr(ctx.agent, "critic_optimiser", None) or ctx.agent.optimiser
-
-
-def _normal_divergence(mean, log_std, mean_2, log_std_2):
-    """KL of diagonal Normals, summed over dimensions."""
-    ratio = jnp.exp(2.0 * (log_std - log_std_2))
-    return (log_std_2 - log_std + 0.5 * (ratio + jnp.square((mean - mean_2) * jnp.exp(-log_std_2)) - 1.0)).sum(-1)
