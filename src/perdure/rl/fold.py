@@ -140,7 +140,8 @@ class Extensions:
         """Each extension that overrides `phase`, with its state and a context that holds a key of its own.
 
         The key depends on (seed, phase, the extension's type, clock) and not on its place in the list, so adding
-        an extension anywhere changes no other's draws. `states` are read as the visit goes on.
+        an extension anywhere changes no other's draws; a phase that is folded several times in an update (gradient,
+        step, transform_action) has the same key each time. `states` are read as the visit goes on.
         """
         states = list(self.states) if states is None else states
         for position, part in enumerate(self.parts):
