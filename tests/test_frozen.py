@@ -33,5 +33,5 @@ def test_a_runs_policy_acts_as_an_expert_on_any_batch(folder):
 
 
 def test_a_seed_that_was_not_trained_is_refused(folder):
-    with pytest.raises(ConfigError, match="seed is 9, which .* does not hold"):
+    with pytest.raises(ConfigError, match=r"seed is 9, which .* does not hold"):
         FrozenPolicy(str(folder), 9)(jnp.zeros((1, 3)))

@@ -43,6 +43,8 @@ def _opened(folder: str, seed: int | None) -> tuple[Any, Any, Any]:
             raise Refused(f"{folder} was not trained in one program; only a compiled agent's policy can be an expert")
         if jax.tree.leaves(acting.start_guide(learner.trainer, 1)):
             raise Refused(f"the policy of {folder} follows episodes with its own expert; give that of another run")
+        if getattr(learner.trainer.agent, "memory", None) is not None:
+            raise Refused(f"the policy of {folder} has a memory and follows episodes; give that of a run without one")
         one = jax.tree.map(lambda x: x[position] if _is_key(x) else np.asarray(x[position]), state.train.seeds)
     return learner.trainer, one, state.train.clock
 

@@ -66,7 +66,8 @@ def test_a_stack_says_what_it_reads_and_overrides():
 
 def test_an_expert_that_is_not_followed_is_refused():
     stack = base.ExtensionStack((Counted(PID()),))
-    assert base.holds_expert(stack.extensions[0]) and not base.holds_expert(Counted())
+    assert base.holds_expert(stack.extensions[0])
+    assert not base.holds_expert(Counted())
     assert stack.with_experts(PID()) is stack
     with pytest.raises(Refused, match=r"extensions\[0\] \(Counted\) brings a stateful expert"):
         stack.with_experts(None)
@@ -86,7 +87,8 @@ def test_what_a_phase_returns_is_a_value_or_a_value_with_metrics():
 
 
 def test_the_refusals_are_errors_of_value_too():
-    assert issubclass(base.MissingCapability, ValueError) and issubclass(base.NotWired, PerdureError)
+    assert issubclass(base.MissingCapability, ValueError)
+    assert issubclass(base.NotWired, PerdureError)
 
 
 def test_every_key_of_a_phase_is_a_field_of_the_batch():

@@ -5,7 +5,10 @@ import pytest
 
 from perdure.core import component
 from perdure.core.errors import ConfigError
+from perdure.rl import fit, units
 from perdure.rl.memory import Memory
+from perdure.rl.nets import Network
+from perdure.rl.optim import OptState
 
 KEY = jax.random.key(3)
 FRAME, SIZE, WINDOW = 2, 3, 4
@@ -111,3 +114,18 @@ def test_a_memory_of_nothing_is_refused(wrong, told):
         Memory(**wrong)
     with pytest.raises(ConfigError, match="kind is 'grw'"):
         component.make(Memory, {"kind": "grw"}, "memory")
+
+
+def test_units_begun_anew_leave_the_memory_and_its_moments_alone():
+    network = Network(WINDOW * (FRAME + 1), (4,), 1, memory=Memory("gru", SIZE, WINDOW), frame=FRAME)
+    layers = network.init(KEY)
+    moments = jax.tree.map(jnp.ones_like, {"critic": layers})
+    state = fit.AgentState({"critic": layers}, {"critic": OptState(jnp.int32(1), moments, moments)})
+    masks = [jnp.array([True, False, False, False])]
+    after = units.recycle(network, state, "critic", masks, network.init(jax.random.key(4)))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    for name, old in layers[0]["memory"].items():
+        np.testing.assert_array_equal(after.params["critic"][0]["memory"][name], old)
+        np.testing.assert_array_equal(after.opt["critic"].mean["critic"][0]["memory"][name], 1.0)
+    changed = (after.params["critic"][0]["w"] != layers[0]["w"]).any(0)
+    np.testing.assert_array_equal(changed, masks[0])

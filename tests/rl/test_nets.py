@@ -341,6 +341,7 @@ def test_the_network_of_an_agent_with_a_memory_reads_windows():
         activation: str = "tanh"
         layer_norm: bool = False
         precision: str = "float32"
+        convolutions: tuple = ()
         memory: Memory = Memory(size=3, window=5)
 
     network = nets.perceptron(Recurrent(), Spec((3,), 2, discrete=False), outputs=1, reads="obs_action")

@@ -10,6 +10,7 @@ import pytest
 from perdure.core.component import component
 from perdure.core.errors import ConfigError, Refused
 from perdure.core.extension import Extension
+from perdure.core.records import Spec
 from perdure.rl import collect, experts, host, learner, windows
 from perdure.rl.dataset import TransitionDataset
 from perdure.rl.memory import Memory
@@ -197,10 +198,23 @@ def test_rewards_read_the_present_observation(tiny):
     np.testing.assert_array_equal(reward, [106 + 7, 115 + 16])
 
 
-def test_an_environment_on_the_host_is_refused_with_the_remedy(tiny):
-    there = host.HostWorld(tiny.Clockwork().spec, "Somewhere-v0")
+def test_worlds_that_cannot_be_remembered_are_refused_with_the_remedy(tiny):
+    seen = tiny.Clockwork().spec
+    there = host.HostWorld(seen, "Somewhere-v0")
+    with pytest.raises(Refused, match=r"DQN has a memory, but Screens shows images; set algorithm.kwargs.memory: null"):
+        learner.trainer(tiny.agent("dqn", memory=MEMORY), Screens(seen._replace(obs_shape=(4, 4, 1))))
     with pytest.raises(Refused, match=r"DQN has a memory, but Somewhere-v0 .* host; set algorithm.kwargs.memory: null"):
         learner.trainer(tiny.agent("dqn", memory=MEMORY), there)
+
+
+@component
+class Screens:
+    """A world of images, as far as a check looks."""
+
+    spec: Spec
+
+    def step(self, key, state, action, task):
+        raise AssertionError
 
 
 def test_a_dataset_of_another_world_is_refused(tiny):

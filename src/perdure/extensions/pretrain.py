@@ -1,6 +1,7 @@
 """What is learnt from an expert before the run begins: its policy, its value, and a critic that believes in it."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.core.errors import ConfigError
 from perdure.core.extension import Extension, Run
-from perdure.rl import cloning, phi, ranges, rehearse, views
+from perdure.rl import cloning, phi, ranges, rehearse, views, windows
 from perdure.rl.cloning import PretrainLosses
 from perdure.rl.fit import AgentState
 from perdure.rl.ops import moments
@@ -95,7 +96,8 @@ class CloningPretrain(Extension):
         """Play the expert and clone it."""
         play_key, fit_key = jax.random.split(ctx.key)
         rows_R = rehearse.flat(rehearse.rollout(ctx, self.expert_policy, play_key, ctx.n_envs, self.n_steps))
-        observed = moments.extend(moments.empty(ctx.spec.obs_shape), rows_R.obs)
+        seen = windows.last(ctx.world, rows_R.obs)
+        observed = moments.extend(moments.empty(seen.shape[1:]), seen)
         if self.skip_actor:
             unknown = jnp.full((), jnp.nan)
             return agent_state, Cloned(PretrainLosses(unknown, unknown), observed)
@@ -118,10 +120,10 @@ class CloningPretrain(Extension):
         mean, spread = cloning.scale(ctx, observed)
         look = lambda obs: (obs - mean) / spread
         if ctx.agent.normalize_observations:
-            look = lambda obs: moments.standardise(observed, obs)
+            look = lambda obs: windows.framewise(ctx.world, partial(moments.standardise, observed), obs)
         params, losses = cloning.fitted(ctx, start, rows_R, look, key, self.epochs, self.batch_size)
         params = self._partly_reset(start, params, ctx)
-        if not (ctx.agent.normalize_observations or ctx.nets["actor"].convolutions):
+        if ctx.nets["actor"].plain and not ctx.agent.normalize_observations:
             params |= {"actor": cloning.folded(params["actor"], mean, spread)}
         slow = {name: params.get(name, tree) for name, tree in agent_state.slow.items()}
         return agent_state._replace(params=agent_state.params | params, slow=slow), losses

@@ -42,13 +42,9 @@ def trainer(
     for place, each in [("expert", expert), *_experts(extensions)]:
         if each is not None:
             experts.check(each, spec, place)
-    memory = getattr(agent, "memory", None)
-    if memory is not None:
-        if not hasattr(world, "step"):
-            raise Refused(f"{name} has a memory, but {where} is stepped on the host; set algorithm.kwargs.memory: null")
-        world = windows.Windowed(world, memory.window)
-        extensions = tuple(windows.extension(world, each) for each in extensions)
-        spec, expert = world.spec, windows.expert(world, expert)
+    world = _windowed(agent, world, f"{name} has a memory, but {where}")
+    extensions = tuple(windows.extension(world, each) for each in extensions)
+    spec, expert = world.spec, windows.expert(world, expert)
     brought = {
         "boundary": boundary_source != "none",
         "agent_expert": expert is not None,
@@ -73,6 +69,18 @@ def trainer(
         store_rows=0 if built.on_policy else agent.feed.rows(total_steps, n_envs),
         chunk_rounds=max(1, CHUNK_ROWS // (window_steps * n_envs)),
     )
+
+
+def _windowed(agent, world, opening):
+    """The world as an agent sees it: in windows of its observations, if it has a memory."""
+    memory = getattr(agent, "memory", None)
+    if memory is None:
+        return world
+    if not hasattr(world, "step"):
+        raise Refused(f"{opening} is stepped on the host; set algorithm.kwargs.memory: null")
+    if len(world.spec.obs_shape) != 1:
+        raise Refused(f"{opening} shows images; set algorithm.kwargs.memory: null")
+    return windows.Windowed(world, memory.window)
 
 
 def _experts(extensions):

@@ -81,9 +81,9 @@ def fitted(
 def scale(ctx: Context, observed: moments.Moments) -> tuple[jax.Array, jax.Array]:
     """(mean, deviation) by which an actor without a normaliser standardises; a number that never varies has 1.
 
-    (0, 1) where convolutions read the observation: no first layer could stand for other ones.
+    (0, 1) where convolutions or a memory read the observation: no first layer could stand for other ones.
     """
-    if ctx.nets["actor"].convolutions:
+    if not ctx.nets["actor"].plain:
         return jnp.zeros(()), jnp.ones(())
     spread = jnp.sqrt(observed.variance)
     return observed.mean, jnp.where(spread > 1e-5 * (1.0 + jnp.abs(observed.mean)), spread, 1.0)

@@ -4,13 +4,14 @@ Suffixes: T steps, N critics (of values) or copies of the world (of rows), B bat
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from perdure.core.extension import Extension, Run
-from perdure.rl import rehearse, views
+from perdure.rl import rehearse, views, windows
 from perdure.rl.fit import AgentState
 from perdure.rl.ops import moments
 from perdure.rl.phases import Batch, Context
@@ -167,7 +168,7 @@ def seen(ctx: Context, raw_obs: jax.Array) -> jax.Array:
     """Observations as the agent's networks see them before the run begins."""
     if not ctx.agent.normalize_observations:
         return raw_obs
-    return moments.standardise(ctx.provided["obs_moments"], raw_obs)
+    return windows.framewise(ctx.world, partial(moments.standardise, ctx.provided["obs_moments"]), raw_obs)
 
 
 def late(extension: Extension, run: Run) -> str | None:
