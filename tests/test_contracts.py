@@ -72,10 +72,25 @@ def test_every_file_of_a_family_is_registered(family):
     assert files <= registered
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder with small datasets where documents look for theirs."""
+    from perdure.rl import recording
+    from perdure.worlds.pure.experts import PendulumExpert
+    from perdure.worlds.pure.pendulum import Pendulum
+
+    folder = tmp_path_factory.mktemp("documents")
+    dataset = recording.record(Pendulum(), PendulumExpert(), episodes=1)
+    for name in ("expert", "mixed"):
+        dataset.save(folder / "data" / f"pendulum-{name}.npz")
+    return folder
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_document_in_the_project_is_valid(path):
+def test_every_document_in_the_project_is_valid(path, recorded, monkeypatch):
     from perdure import build
 
+    monkeypatch.chdir(recorded)
     document = load.read(path)
     if document.is_sweep:
         load.sweep_of(document)

@@ -15,6 +15,7 @@ PRINTED = {
     "04_detect_a_shift.py": ["PageHinkley: step 5", "Cusum: step 5"],
     "05_own_extension.py": ["damped/removed"],
     "06_own_world.py": ["ice: ", "gravel: ", "programs compiled: 1"],
+    "07_offline.py": ["learned from it alone", "learned after 500 steps in the world"],
 }
 
 

@@ -114,7 +114,7 @@ def test_the_rows_hold_what_each_copy_begins_anew_with(tiny):
 
 
 def test_no_other_agent_keeps_the_column():
-    keeps = [name for name in registry.names("agents") if acting.keeps_reset_obs(registry.resolve("agents", name))]
+    keeps = [name for name in registry.names("agents") if acting.keeps_reset_obs(registry.resolve("agents", name)())]
     assert keeps == ["asac"]
 
 

@@ -1,15 +1,11 @@
 """Every agent reaches its known return over five seeds; what is found goes into docs/results/learning.md."""
 
-import json
-import statistics
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from perdure import build
 from perdure.harness import load
-from perdure.metrics import aggregate
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +45,9 @@ GOALS = {
 }
 
 
-def trained(goal: Goal, folder: Path):
-    """(configuration, {step: [mean return of each seed]}) of a whole run."""
-    config = load.experiment(ROOT / goal.document, (f"run.output_dir={folder}",))
-    result = build.run_experiment(config)
-    marks: dict[int, list[float]] = {}
-    for line in (result.folder / "evaluations.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        marks.setdefault(row["step"], []).append(statistics.mean(row["returns"]))
-    return config, marks
+@pytest.fixture
+def pages(load_module):
+    return load_module(Path(__file__).with_name("pages.py"))
 
 
 def reached_from(marks, least):
@@ -70,32 +60,23 @@ def reached_from(marks, least):
     return None
 
 
-def write_row(name: str, row: str) -> None:
-    """Put an agent's row into the page, in the order of GOALS; other rows stay."""
-    old = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
-    rows = {line.split("|")[1].strip(): line for line in old if line.startswith("|")} | {name: row}
-    PAGE.write_text(HEAD + "".join(f"{rows[each]}\n" for each in GOALS if each in rows), encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", GOALS)
-def test_the_agent_reaches_its_known_return(name, tmp_path):
+def test_the_agent_reaches_its_known_return(name, tmp_path, pages):
     goal = GOALS[name]
-    config, marks = trained(goal, tmp_path)
+    config = load.experiment(ROOT / goal.document, (f"run.output_dir={tmp_path}",))
+    marks = pages.trained(config)
     final = marks[config.rollout.total_steps]
     since = reached_from(marks, goal.least)
-    interval = aggregate.mean_interval(final)
     cells = [
         name,
         f"`{config.environment.id}`",
         f"{config.rollout.total_steps:,}",
         f"{goal.least:g}",
-        f"{interval.value:.1f}",
-        f"{interval.low:.1f} to {interval.high:.1f}",
-        ", ".join(f"{value:.1f}" for value in sorted(final)),
+        *pages.summed_up(final),
         "-" if since is None else f"{since:,}",
         f"`{goal.document}`",
     ]
-    write_row(name, f"| {' | '.join(cells)} |")
+    pages.write_row(PAGE, HEAD, GOALS, cells)
     assert config.rollout.total_steps <= goal.within
     assert len(final) == 5
     assert since is not None
