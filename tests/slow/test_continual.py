@@ -23,12 +23,12 @@ SHOWN = {
 }
 HEAD = """# Continual methods on a shifting stream
 
-PPO on a cart-pole whose push is reversed, whose pole then grows heavy and long, before the first world comes back
-(61,440 steps each; 64-64 relu, four epochs of four minibatches, learning rate 1e-3), told of the shifts by an oracle.
-Every method has its default strength but where `configs/continual_methods.yaml` says otherwise; none was tuned. The
-numbers are interquartile means over four seeds with 95 % bootstrap intervals; [the metrics](../metrics.md) have a page of
-their own. An arm is marked \\* where its interval is apart from that of `plain`, for better or worse: four seeds tell large
-differences only.
+PPO on a cart-pole whose push is reversed, whose pole then grows heavy and long, before the first world comes
+back (61,440 steps each; 64-64 relu, four epochs of four minibatches, learning rate 1e-3), told of the shifts by
+an oracle. Every method has its default strength but where `configs/continual_methods.yaml` says otherwise; none
+was tuned. The numbers are interquartile means over four seeds with 95 % bootstrap intervals; [the
+metrics](../metrics.md) have a page of their own. An arm is marked \\* where its interval is apart from that of
+`plain`, for better or worse: four seeds tell large differences only.
 
 `python -m pytest -m slow tests/slow/test_continual.py` makes this page again.
 

@@ -51,9 +51,9 @@ normaliser and number of updates. A row of another dataset than its document's n
 - GAIL, which is never told the world's reward, gets above an untrained policy, but is far below cloning the same
   demonstrations, and wanders from evaluation to evaluation. Two other settings, tried on other seeds, were no better.
 
-Little was tuned. The half-trained run of the medium data was chosen by its return. TD3+BC and ReBRAC had 5,000 updates
-at first, which were too few for ReBRAC on three of these seeds. CQL and Cal-QL take 5,000 updates of smaller batches and
-fewer samples than in their papers, to save time.
+Little was tuned. The half-trained run of the medium data was chosen by its return. TD3+BC and ReBRAC had 5,000
+updates at first, which were too few for ReBRAC on three of these seeds. CQL and Cal-QL take 5,000 updates of
+smaller batches and fewer samples than in their papers, to save time.
 
 | recipe and data | data | steps | mean | interval | seeds, lowest to highest | document |
 |---|---|---|---|---|---|---|
