@@ -12,6 +12,8 @@ from perdure.core import registry
 from perdure.harness import load
 
 ROOT = Path(__file__).parents[1]
+BARE = ("__init__", "base")
+"""Files of a family that hold none of its members."""
 SOURCES = ROOT / "src" / "perdure"
 DOCUMENTS = sorted(
     path
@@ -68,7 +70,7 @@ def test_every_registered_name_resolves(family):
 @pytest.mark.parametrize("family", ["agents", "extensions"])
 def test_every_file_of_a_family_is_registered(family):
     registered = {target.partition(":")[0] for target in registry.names(family).values()}
-    files = {f"perdure.{family}.{path.stem}" for path in (SOURCES / family).glob("*.py") if path.stem != "__init__"}
+    files = {f"perdure.{family}.{path.stem}" for path in (SOURCES / family).glob("*.py") if path.stem not in BARE}
     assert files <= registered
 
 

@@ -143,8 +143,8 @@ def trained(made, tiny):
     return state, metrics, made.evaluate(state, {"level": 1.0}, 1)
 
 
-QUICK = ("dqn-discrete", "ppo-discrete", "sac-continuous")
-"""One of each family of agents; the others are trained among the slow tests, and traced among these."""
+QUICK = ("sac-continuous",)
+"""The agent that takes most; the others are trained among the slow tests, and traced among these."""
 
 
 @pytest.mark.parametrize(("agent", "discrete"), COLUMNS, ids=IDS)
