@@ -175,7 +175,7 @@ def test_a_value_that_cannot_be_is_named_with_its_place_and_the_remedy(write, re
 def test_an_extension_that_needs_boundaries_is_refused_where_none_are_told(write, refusal, perdure_command):
     changes = {"algorithm.extensions": [{"name": f"{__name__}:NeedsBoundary"}]}
     said = refusal("validate", write(changes))
-    assert said == ("extensions[0] (NeedsBoundary) needs boundary, which PPO with boundary_source none does not offer")
+    assert said == "extensions[0] (NeedsBoundary) needs boundary; choose boundary_source oracle or detector"
     told = {"regime": {"provider": "schedule", "boundary_source": "oracle", "segments": SEGMENTS}}
     assert perdure_command("validate", write(changes | told))[0] == 0
 

@@ -65,9 +65,9 @@ def components(config: ExperimentConfig) -> dict[str, Any]:
         return {}
     parts = zip(config.algorithm.extensions, extensions(config), strict=True)
     own = config.algorithm.expert
-    return {
+    told = {} if own is None else {"expert": {"name": own.name, "kwargs": plain(expert(config))}}
+    return told | {
         "kwargs": plain(_agent(config)),
-        "expert": None if own is None else {"name": own.name, "kwargs": plain(expert(config))},
         "extensions": [{"name": each.name, "kwargs": plain(part)} for each, part in parts],
     }
 

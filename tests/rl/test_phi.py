@@ -33,7 +33,7 @@ def layers(*heads):
 
 def context(network, agent, **known):
     known = {"spec": CHOICES, "expert": None, "provided": {}} | known
-    return SimpleNamespace(nets={"critic": network}, agent=agent, **known)
+    return SimpleNamespace(nets={"critic": network}, agent=agent, world=None, **known)
 
 
 def test_the_least_critic_counts_and_of_choices_the_one_that_is_made():
