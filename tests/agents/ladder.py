@@ -92,16 +92,22 @@ def agent(name: str) -> Any:
 
 def trained(name: str, which: int, steps: int = 4_096) -> tuple[Any, Any]:
     """(trainer, its one seed) after `steps` on the chosen world."""
+    trainer, (seed,) = trained_seeds(name, which, (0,), steps)
+    return trainer, seed
+
+
+def trained_seeds(name: str, which: int, seeds: tuple[int, ...], steps: int = 4_096) -> tuple[Any, list[Any]]:
+    """(trainer, each of its seeds) after `steps` on the chosen world."""
     continuous = name in ("asac", "avg", "redq", "sac", "td3") or name.endswith("_continuous")
     # A streaming agent learns once for each step of all copies, so it gets fewer of them.
     copies = 2 if name == "avg" else 8
     trainer = learner.trainer(agent(name), Ladder(continuous), n_envs=copies, window_steps=8, total_steps=4_096)
-    made = learner.JaxLearner(trainer, (0,))
+    made = learner.JaxLearner(trainer, seeds)
     plan = RegimeSchedule((Segment("probe", "probe", 0, steps, {"which": float(which)}),))
-    state = made.init((0,))
+    state = made.init(seeds)
     while made.step(state) < steps:
         state, _, _ = made.advance(state, plan, steps - made.step(state))
-    return trainer, jax.tree.map(lambda x: x[0], state.train.seeds)
+    return trainer, [jax.tree.map(lambda x, i=i: x[i], state.train.seeds) for i in range(len(seeds))]
 
 
 def valued(trainer: Any, seed: Any, observations: Any, actions: Any) -> np.ndarray:
@@ -119,6 +125,15 @@ def chosen(trainer: Any, seed: Any, observations: Any) -> np.ndarray:
     """The greedy action at each observation."""
     obs = seed.normaliser.look(trainer, jnp.asarray(observations, jnp.float32)[:, None])
     return np.asarray(trainer.agent.act_greedy(seed.agent, obs, trainer.context(None))).reshape(len(obs))
+
+
+def typical(name: str, which: int, observations: Any) -> np.ndarray:
+    """The median over five seeds of the greedy action at each observation.
+
+    A mean of actions that nothing bounds wanders: where one seed ends depends on the machine's rounding.
+    """
+    trainer, seeds = trained_seeds(name, which, tuple(range(5)))
+    return np.median([chosen(trainer, seed, observations) for seed in seeds], axis=0)
 
 
 def _chosen(outcomes, task):
