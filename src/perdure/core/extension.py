@@ -162,9 +162,14 @@ def check_extensions(
         raise (MissingCapability if incapable else NotWired)("; ".join([*incapable, *lacking]))
 
 
-def _objection(extension: Extension, run: Run) -> str | None:
+def unfollowed(extension: Extension, expert: Any) -> bool:
+    """Whether it brings a stateful expert that is not the agent's own `expert`, the only one that is followed."""
     own = getattr(extension, "expert_policy", None)
-    if hasattr(own, "init_state") and own != run.expert:
+    return hasattr(own, "init_state") and own != expert
+
+
+def _objection(extension: Extension, run: Run) -> str | None:
+    if unfollowed(extension, run.expert):
         return (
             "has a stateful expert_policy, which is followed along episodes only as the agent's own; "
             "move it to algorithm.expert"

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.core.errors import Refused
-from perdure.core.extension import COLUMNS, Extension, MissingCapability, NotWired, Run, check_extensions
-from perdure.rl import experts, fold
+from perdure.core.extension import COLUMNS, Extension, MissingCapability, NotWired, Run, check_extensions, unfollowed
+from perdure.rl import fold
 from perdure.rl.fold import Extensions
 from perdure.rl.phases import Batch, Metrics, Proposal, merged
 from perdure.rl.phases import Context as ExtensionContext
@@ -56,8 +56,7 @@ def holds_expert(extension: Extension) -> bool:
 def check_extension_experts(extensions: Iterable[Extension], expert: Any) -> None:
     """Refuse extensions whose own expert is stateful and not the agent's `expert`: it would not be followed."""
     for position, extension in enumerate(extensions):
-        own = getattr(extension, "expert_policy", None)
-        if experts.is_stateful(own) and own != expert:
+        if unfollowed(extension, expert):
             name = type(extension).__name__
             raise Refused(f"extensions[{position}] ({name}) brings a stateful expert; give it as the agent's own")
 

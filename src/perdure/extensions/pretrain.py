@@ -261,7 +261,7 @@ class PhiRefresh(Extension):
         """Take over the phi* that others learnt."""
         phi_star = ctx.provided["phi_star"]
         params = {"critic": phi_star.params}
-        return agent_state, Refreshed(phi_star, params, views.critic_optimiser(ctx).init(params))
+        return agent_state, Refreshed(phi_star, params, views.optimiser(ctx, "critic").init(params))
 
     def provided(self, state: Refreshed) -> Mapping[str, Any]:
         """phi* as it was last shown."""

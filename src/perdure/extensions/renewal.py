@@ -10,7 +10,8 @@ from jax.flatten_util import ravel_pytree
 from perdure.core.component import component
 from perdure.core.errors import ConfigError
 from perdure.core.extension import Extension
-from perdure.rl import ranges, triggers, units
+from perdure.rl import ranges, triggers, units, views
+from perdure.rl.ops import masks
 
 Tree = dict[str, list[jax.Array]]
 """Network -> one array for each hidden layer."""
@@ -150,7 +151,7 @@ class UPGD(Extension):
                 # An update may move a network several times; the optimiser's count tells the steps apart.
                 key = jax.random.fold_in(jax.random.fold_in(ctx.key, position), moments.count)
                 free = freedom(agent_state.params[name], moments.mean[name], apart=network.members is not None)
-                spread = self.noise * _optimiser(ctx.agent, name).learning_rate
+                spread = self.noise * views.optimiser(ctx, name).learning_rate
                 change = change | {name: _gated(change[name], free, spread, key)}
         return change
 
@@ -192,16 +193,10 @@ def freedom(params: Any, gradients: Any, apart: bool) -> Any:
     utility = jax.tree.map(lambda p, g: -g * p, params, gradients)
     largest = reduce(jnp.maximum, [x.max(range(int(apart), x.ndim)) for x in jax.tree.leaves(utility)])
     largest = jnp.maximum(largest, jnp.finfo(jnp.float32).tiny)
-    wide = lambda x: largest.reshape(largest.shape + (1,) * (x.ndim - largest.ndim))
-    return jax.tree.map(lambda u: 1 - jax.nn.sigmoid(u / wide(u)), utility)
+    return jax.tree.map(lambda u: 1 - jax.nn.sigmoid(u / masks.widened(largest, u)), utility)
 
 
 def _gated(change, free, spread, key):
     """free * (change + noise) for every leaf; one draw serves them all, as each costs the compiler its own time."""
     flat, back = ravel_pytree(change)
     return jax.tree.map(jnp.multiply, free, back(flat + spread * jax.random.normal(key, flat.shape)))
-
-
-def _optimiser(agent, name):
-    """The optimiser that moves a network: its own, or the one of all."""
-    return getattr(agent, f"{name}_optimiser", None) or agent.optimiser

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from perdure.core.component import component
 from perdure.core.extension import Extension, Run
 from perdure.rl import phi, ranges, views
-from perdure.rl.ops import gates
+from perdure.rl.ops import gates, masks
 from perdure.rl.phases import Batch, Context, Metrics, Proposal
 
 
@@ -249,8 +249,7 @@ def box_compute_state(
 
 def box_action_override(action_N: jax.Array, expert_action_N: jax.Array, in_box_N: jax.Array) -> jax.Array:
     """The expert's action inside, the other one outside: [N, A], or [N] for indices."""
-    wide = in_box_N.reshape(in_box_N.shape + (1,) * (action_N.ndim - in_box_N.ndim))
-    return jnp.where(wide, expert_action_N, action_N)
+    return masks.where(in_box_N, expert_action_N, action_N)
 
 
 def _next_values(agent_state, batch, ctx, expert):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from perdure.rl import views
 from perdure.rl.ops import moments, policies, shuffle
 from perdure.rl.optim import Adam
 from perdure.rl.phases import Batch, Context
@@ -59,7 +60,7 @@ def fitted(
     """
     count = rows_R.action.shape[0]
     size = min(batch_size, count)
-    own = getattr(ctx.agent, "actor_optimiser", None) or ctx.agent.optimiser
+    own = views.optimiser(ctx, "actor")
     optimiser = Adam(learning_rate=own.learning_rate)
 
     def batch(carry, index_B):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from perdure.rl import acting, windows
 from perdure.rl import schedule as schedules
-from perdure.rl.ops import prng
+from perdure.rl.ops import masks, prng
 from perdure.rl.phases import Batch
 
 FIRST = 0xFFFFFFFF
@@ -142,7 +142,7 @@ def step(trainer: Any, seed: Any, moment: Plan, clock: Any) -> tuple[Any, Batch,
     if trainer.detector:
         following = following._replace(score=lanes.score + reward)
     detector, alarm = _watched(trainer, seed.detector, following.score, reward, done)
-    lanes = jax.tree.map(lambda a, b: _where(done, a, b), beginning, following)
+    lanes = jax.tree.map(lambda a, b: masks.where(done, a, b), beginning, following)
     seed = seed._replace(lanes=lanes, extensions=extensions, detector=detector)
     if trainer.detector:
         seed = seed._replace(shift=seed.shift | alarm)
@@ -204,7 +204,3 @@ def _watched(trainer, detector, score_N, reward_N, done_N):
     stepped, alarm = trainer.detector.step(jnp, detector, signal)
     kept = jax.tree.map(lambda new, old: jnp.where(present, new, old), stepped, detector)
     return kept, alarm & present
-
-
-def _where(mask, a, b):
-    return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)

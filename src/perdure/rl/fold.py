@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from perdure.core.extension import PHASES, Extension
+from perdure.rl.ops import masks
 from perdure.rl.phases import Batch, Context, Metrics, Proposal, Scene, merged
 
 
@@ -175,10 +176,9 @@ def _overlaid(final: Proposal, proposal: Proposal | None) -> Proposal:
     if proposal is None:
         return final
     mask = proposal.mask
-    wide = mask.reshape(mask.shape + (1,) * (final.action.ndim - mask.ndim))
     pick = lambda new, old: jnp.where(mask, new, old)
     return Proposal(
-        jnp.where(wide, proposal.action, final.action),
+        masks.where(mask, proposal.action, final.action),
         final.mask | mask,
         pick(proposal.bonus, final.bonus),
         pick(proposal.end, final.end),

@@ -11,10 +11,10 @@ import numpy as np
 
 from perdure.core import arrays
 from perdure.core.component import component
-from perdure.core.extension import Run
 from perdure.core.records import RolloutWindow, Spec, Transition
 from perdure.rl import acting, evaluate, learning, loop
 from perdure.rl import state as states
+from perdure.rl.ops import masks
 from perdure.rl.phases import Batch, Clock
 
 
@@ -37,13 +37,14 @@ class HostAgent:
     def __init__(self, trainer: loop.Trainer, seed: int, total_steps: int, encode: Callable[..., np.ndarray]):
         self._trainer, self._encode = trainer, encode
         zero = jnp.zeros((), jnp.int32)
-        run = Run(trainer.world.spec, trainer.agent, trainer.extensions, trainer.expert)
-        self._data = tuple(part.data(run) for part in trainer.extensions)
+        self._data = trainer.given()
         self._clock = Clock(zero, zero, jnp.int32(total_steps), self._data)
         numbers = states.numbers((seed,), trainer.n_envs)
         self._seed = _begin(trainer, jax.tree.map(lambda x: x[0], numbers), self._clock)
         self._choice: Any = None
         """The one that the next vector step carries out."""
+        self._obs: Any = None
+        """What it was made at, encoded."""
         self._guide = acting.start_guide(trainer, trainer.n_envs)
         self._trial = acting.start_guide(trainer, 1)
         self._columns: list[dict[str, Any]] = []
@@ -69,7 +70,7 @@ class HostAgent:
         """An exploring action for each copy, in world units."""
         obs = np.stack([self._encode(observation, self._step) for observation in observations])
         choice, executed, self._seed = _act(self._trainer, self._seed, self._clock, obs, self._guide)
-        self._choice = choice
+        self._choice, self._obs = choice, obs
         if acting.keeps_reset_obs(self._trainer.agent):
             self._beginnings = np.where(self._begins[:, None], obs, self._beginnings)
         return [self._native(each) for each in np.asarray(executed)]
@@ -105,6 +106,7 @@ class HostAgent:
         latest = self._rows[-self._trainer.n_envs :]
         next_obs = np.stack([self._encode(row.next_observation, row.step) for row in latest])
         columns, self._guide = _followed(self._trainer, self._choice, next_obs, self._begins)
+        columns |= {"obs": self._obs, "next_obs": next_obs}
         if self._seed.extensions.uses("action"):
             columns |= {"bonus": self._choice.bonus, "end": self._choice.end}
         self._columns.append(jax.tree.map(np.asarray, columns))
@@ -164,16 +166,12 @@ class HostAgent:
         """The rows kept so far as [T, N], and none kept any more."""
         n_envs = self._trainer.n_envs
         column = lambda name, kind: np.array([getattr(row, name) for row in self._rows], kind).reshape(-1, n_envs)
-        seen = lambda name: np.stack([self._encode(getattr(row, name), row.step) for row in self._rows])
-        shaped = lambda x: x.reshape(-1, n_envs, *x.shape[1:])
         added = jax.tree.map(lambda *steps: np.stack(steps), *self._columns)
         bonus, end = added.pop("bonus", np.float32(0.0)), added.pop("end", np.False_)
         rows = Batch(
-            shaped(seen("observation")),
             reward=column("reward", np.float32) + bonus,
             terminated=column("terminated", bool) | end,
             truncated=column("truncated", bool),
-            next_obs=shaped(seen("next_observation")),
             **added,
         )
         if acting.keeps_reset_obs(self._trainer.agent):
@@ -209,7 +207,7 @@ def _act(trainer, seed, clock, obs, guide):
 @partial(jax.jit, static_argnames="trainer")
 def _followed(trainer, choice, next_obs, done):
     columns, guide = acting.followed(trainer, choice, next_obs)
-    pick = lambda new, old: jnp.where(done.reshape(done.shape + (1,) * (new.ndim - 1)), new, old)
+    pick = lambda new, old: masks.where(done, new, old)
     return columns, jax.tree.map(pick, acting.start_guide(trainer, trainer.n_envs), guide)
 
 

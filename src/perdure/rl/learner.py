@@ -15,7 +15,6 @@ import numpy as np
 from perdure.core import arrays
 from perdure.core import seeds as streams
 from perdure.core.errors import DataError, Refused
-from perdure.core.extension import Run
 from perdure.core.records import Evaluation, RegimeSchedule, RolloutWindow, Segment, Shift
 from perdure.rl import acting, devices, evaluate, loop, offline, windows
 from perdure.rl import schedule as schedules
@@ -74,9 +73,8 @@ class JaxLearner:
         self.trainer = trainer
         self.seeds = tuple(seeds)
         self._start, self._weights = start, weights
-        run = Run(trainer.world.spec, trainer.agent, trainer.extensions, trainer.expert)
-        # What `Extension.data` gave, an entry an extension: an argument of every program, shared by all seeds.
-        self.data = tuple(part.data(run) for part in trainer.extensions)
+        # An argument of every program, shared by all seeds.
+        self.data = trainer.given()
         self._last: tuple[RegimeSchedule, schedules.TracedSchedule] | None = None
         self._rounds_per_second = 0.0
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from perdure.core.component import component
 from perdure.core.errors import Refused
-from perdure.core.extension import Extension
+from perdure.core.extension import Extension, Run
 from perdure.rl import collect, learning, prior, windows
 from perdure.rl import schedule as schedules
 from perdure.rl.feeds import Epochs
@@ -83,6 +83,11 @@ class Trainer:
     @property
     def on_policy(self) -> bool:
         return isinstance(self.agent.feed, Epochs)
+
+    def given(self) -> tuple[Any, ...]:
+        """What `Extension.data` gives, an entry an extension."""
+        run = Run(self.world.spec, self.agent, self.extensions, self.expert)
+        return tuple(part.data(run) for part in self.extensions)
 
     @property
     def extended(self) -> bool:

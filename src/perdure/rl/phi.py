@@ -86,7 +86,7 @@ def pretrain_critic_mc(
     play_key, init_key, draw_key = jax.random.split(key, 3)
     rows_TN = rehearse.rollout(ctx, expert, play_key, copies, steps)
     found_R = rehearse.flat(rehearse.returns(rows_TN, ctx.agent.discount, views.reward_scale(ctx)))
-    rows_R, optimiser = rehearse.flat(rows_TN), views.critic_optimiser(ctx)
+    rows_R, optimiser = rehearse.flat(rows_TN), views.optimiser(ctx, "critic")
 
     def loss(params, index_B):
         rows_B, found_B = _at((rows_R, found_R), index_B)
@@ -126,7 +126,7 @@ def pretrain_critic_online_light(
     would move an adaptive optimiser just as far. The agent's moments stay as they are; the slow copy begins where
     the critic ends.
     """
-    own = views.critic_optimiser(ctx)
+    own = views.optimiser(ctx, "critic")
     optimiser = dataclasses.replace(own, learning_rate=lr_scale * own.learning_rate)
 
     def loss(params, rows_B):
@@ -161,7 +161,7 @@ def refresh_phi_star(
         error_NB = views.critic_values(ctx, params["critic"], batch.raw_obs, batch.action) - target_B
         return (mask_B * jnp.square(error_NB).mean(0)).sum() / (mask_B.sum() + 1e-6)
 
-    return views.critic_optimiser(ctx).step(params, opt, jax.grad(loss)(params))
+    return views.optimiser(ctx, "critic").step(params, opt, jax.grad(loss)(params))
 
 
 def seen(ctx: Context, raw_obs: jax.Array) -> jax.Array:

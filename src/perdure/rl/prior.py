@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from perdure.rl import acting
+from perdure.rl.ops import masks
 from perdure.rl.phases import Batch
 
 REQUIRED = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
@@ -48,5 +49,4 @@ def mixed(trainer: Any, prior: Prior, batch: Batch, collected: jax.Array, key: j
     else:
         taken = jnp.arange(size) < round(prior.share * size)
     index = jax.random.randint(place, (size,), 0, count)
-    wide = lambda x: taken.reshape(taken.shape + (1,) * (x.ndim - 1))
-    return jax.tree.map(lambda old, own: jnp.where(wide(old), own[index], old), batch, store)
+    return jax.tree.map(lambda old, own: masks.where(taken, own[index], old), batch, store)

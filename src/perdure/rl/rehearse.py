@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from perdure.rl import acting, collect, experts
 from perdure.rl.cloning import PretrainLosses
 from perdure.rl.fit import AgentState
-from perdure.rl.ops import values
+from perdure.rl.ops import masks, values
 from perdure.rl.phases import Batch, Context
 
 
@@ -66,12 +66,12 @@ def rollout(ctx: Context, expert: Any, key: jax.Array, copies: int, steps: int) 
             next_expert_action=next_action,
             is_expert=jnp.ones(copies, bool),
             return_to_go=jnp.full(copies, -jnp.inf),
-            next_action=_where(ended, acting.unknown_action(action), next_action),
+            next_action=masks.where(ended, acting.unknown_action(action), next_action),
         )
         if acting.keeps_reset_obs(ctx.agent):
             rows = rows._replace(reset_obs=fresh.obs)
         following = Going(env, next_obs, kept, memory)
-        return jax.tree.map(lambda a, b: _where(ended, a, b), fresh, following), rows
+        return jax.tree.map(lambda a, b: masks.where(ended, a, b), fresh, following), rows
 
     start = _begun(ctx, expert, jax.random.split(begin_key, copies), copies)
     return jax.lax.scan(step, start, jnp.arange(steps))[1]
@@ -135,7 +135,3 @@ def _critic_alone(before, after):
 def _begun(ctx, expert, keys_N, copies):
     env, obs = jax.vmap(ctx.world.reset, (0, None))(keys_N, ctx.task)
     return Going(env, obs, collect.start_memory(ctx, obs), experts.start(expert, copies))
-
-
-def _where(mask_N, a, b):
-    return jnp.where(mask_N.reshape(mask_N.shape + (1,) * (b.ndim - 1)), a, b)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from perdure.core.records import RegimeSchedule
+from perdure.rl.ops import masks
 
 NEVER = np.iinfo(np.int32).max
 
@@ -59,7 +60,6 @@ def at(schedule: TracedSchedule, step_T: jax.Array) -> tuple[Any, jax.Array]:
 
     def mixed(a_K, b_K):
         a_T, b_T = a_K[index_T], b_K[index_T]
-        share = share_T.reshape(share_T.shape + (1,) * (a_T.ndim - 1))
-        return a_T + (b_T - a_T) * share
+        return a_T + (b_T - a_T) * masks.widened(share_T, a_T)
 
     return jax.tree.map(mixed, schedule.first, schedule.last), schedule.weights[index_T]

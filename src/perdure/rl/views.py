@@ -78,6 +78,6 @@ def reward_scale(ctx: Context) -> float:
     return getattr(ctx.agent, "reward_scale", 1.0)
 
 
-def critic_optimiser(ctx: Context) -> Any:
-    """The optimiser that moves the agent's critic."""
-    return getattr(ctx.agent, "critic_optimiser", None) or ctx.agent.optimiser
+def optimiser(ctx: Context, name: str) -> Any:
+    """The agent's optimiser of that name ("critic", "actor" ...): its own, or the one that moves everything."""
+    return getattr(ctx.agent, f"{name}_optimiser", None) or ctx.agent.optimiser
