@@ -1,0 +1,1 @@
+"""How language policies are trained: trajectories, sampler, objectives, policy, learner (torch)."""
