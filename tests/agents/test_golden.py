@@ -5,8 +5,22 @@ import json
 import jax
 import pytest
 
+NAMES = (
+    "ppo",
+    "ppo_continuous",
+    "dqn",
+    "sac",
+    "td3",
+    "redq",
+    "pqn",
+    "apo",
+    "apo_continuous",
+    "asac",
+    "avg",
+)
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_continuous", "dqn", "sac"])
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_short_run_leads_where_it_led(name, goldens):
     recorded = json.loads(goldens.FILE.read_text(encoding="utf-8"))
     assert set(recorded["cases"]) == set(goldens.CASES)

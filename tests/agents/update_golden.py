@@ -12,9 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from perdure.agents.apo import APO
+from perdure.agents.asac import ASAC
+from perdure.agents.avg import AVG
 from perdure.agents.dqn import DQN
 from perdure.agents.ppo import PPO
+from perdure.agents.pqn import PQN
+from perdure.agents.redq import REDQ
 from perdure.agents.sac import SAC
+from perdure.agents.td3 import TD3
 from perdure.core.records import RegimeSchedule, Segment
 from perdure.rl import learner
 from perdure.rl.feeds import Epochs, Replay
@@ -23,11 +29,19 @@ from perdure.worlds.pure.pendulum import Pendulum
 
 FILE = Path(__file__).with_name("golden.json")
 REPLAY = Replay(capacity=400, batch_size=16, learning_starts=50)
+EPOCHS = Epochs(epochs=2, minibatches=4)
 CASES = {
-    "ppo": (PPO(feed=Epochs(epochs=2, minibatches=4), hidden=(16, 16)), CartPole(), 4, 256),
-    "ppo_continuous": (PPO(feed=Epochs(epochs=2, minibatches=4), hidden=(16, 16)), Pendulum(), 4, 256),
+    "ppo": (PPO(feed=EPOCHS, hidden=(16, 16)), CartPole(), 4, 256),
+    "ppo_continuous": (PPO(feed=EPOCHS, hidden=(16, 16)), Pendulum(), 4, 256),
     "dqn": (DQN(feed=REPLAY, hidden=(16, 16)), CartPole(), 1, 200),
     "sac": (SAC(feed=REPLAY, hidden=(16, 16)), Pendulum(), 1, 200),
+    "td3": (TD3(feed=REPLAY, hidden=(16, 16)), Pendulum(), 1, 200),
+    "redq": (REDQ(feed=REPLAY, hidden=(16, 16), critics=3, critic_updates=2), Pendulum(), 1, 200),
+    "pqn": (PQN(feed=EPOCHS, hidden=(16, 16)), CartPole(), 4, 256),
+    "apo": (APO(feed=EPOCHS, hidden=(16, 16)), CartPole(), 4, 256),
+    "apo_continuous": (APO(feed=EPOCHS, hidden=(16, 16)), Pendulum(), 4, 256),
+    "asac": (ASAC(feed=REPLAY, hidden=(16, 16)), Pendulum(), 1, 200),
+    "avg": (AVG(hidden=(16, 16)), Pendulum(), 1, 200),
 }
 
 
