@@ -37,9 +37,15 @@ class CapabilityController:
     """Hands the parameters to the environment's own `set_regime`, which knows what they mean."""
 
     def check(self, env: Any, params: Params, place: str) -> None:
-        """Only numbers are checked here; names are the environment's own."""
+        """Only numbers are checked here; names are the environment's own, which may offer `check_regime(params)`."""
         for name, value in params.items():
             _finite(value, f"{place}.{name}")
+        own = capability(env, "check_regime")
+        if own is not None:
+            try:
+                own(dict(params))
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error}") from None
 
     def apply(self, env: Any, params: Params | None) -> None:
         """Call `env.set_regime(params)`; an empty mapping means the world as it comes."""

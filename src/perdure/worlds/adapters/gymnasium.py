@@ -41,6 +41,8 @@ def make(env_id: str, kwargs: Mapping[str, Any] | None = None, place: str = "env
     kwargs = dict(kwargs or {})
     if catalogue.is_pure(env_id):
         return WorldEnv(catalogue.pure(env_id, kwargs, place.removesuffix(".id")), env_id, kwargs)
+    if env_id in registry.names("text_worlds"):
+        return _built(lambda: registry.resolve("text_worlds", env_id, place)(**kwargs), env_id, place)
     if ":" in env_id and not _VERSIONED.search(env_id):
         env = _built(lambda: registry.load(env_id, place)(**kwargs), env_id, place)
     else:
@@ -119,7 +121,7 @@ def _built(build: Callable[[], Any], env_id: str, place: str) -> Any:
 
 def _nearest_id(env_id: str) -> str:
     """A near id if there is one; all of them are too many to list."""
-    hint = nearest(env_id, [*gymnasium.registry, *registry.names("worlds")])
+    hint = nearest(env_id, [*gymnasium.registry, *registry.names("worlds"), *registry.names("text_worlds")])
     return (
         hint if hint.startswith("did you mean") else "`perdure list worlds` and gymnasium.pprint_registry() list them"
     )
