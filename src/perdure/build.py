@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure import named
+from perdure import language, named
 from perdure.core import registry
 from perdure.core.errors import ConfigError, DataError, Refused, nearest
 from perdure.core.protocols import Learner
@@ -67,7 +67,9 @@ def check(config: ExperimentConfig) -> None:
 
 
 def build(config: ExperimentConfig) -> Learner:
-    """The learner of a document: compiled where agent and world are, else on the host."""
+    """The learner of a document: compiled where agent and world are, a language trainer's, else on the host."""
+    if language.is_language(config):
+        return language_learner(config)
     world = named.pure_world(config)
     if config.algorithm.name in registry.names("agents") and world is not None:
         return compiled_learner(config, world)
@@ -106,8 +108,24 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
     return learner.JaxLearner(trainer, config.run.seeds, schedule.segments[0].params, weights)
 
 
+def language_learner(config: ExperimentConfig, env: Any = None) -> Learner:
+    """A language trainer and a world that speaks; the regimes' parameters are tried on the world."""
+    from perdure.regimes import controllers
+
+    made = language.learner(config, env)
+    probe = env if env is not None else config.environment.build()
+    try:
+        named.check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
+    finally:
+        if env is None:
+            probe.close()
+    return made
+
+
 def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = None) -> Learner:
     """Any algorithm on a Gymnasium environment, stepped in Python."""
+    if algorithm is None and language.is_language(config):
+        return language_learner(config, env)
     from perdure.harness.host import HostLearner
     from perdure.regimes import controllers
     from perdure.worlds.adapters import gymnasium as adapter

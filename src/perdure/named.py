@@ -224,21 +224,27 @@ def facts(
     config: ExperimentConfig, schedule: RegimeSchedule, env: Any = None
 ) -> tuple[Spec, dict[str, Any], dict[str, str]]:
     """The world's spec, and its score bounds by origin with where they come from."""
-    from perdure.harness.host import spec_of
-
     world = None if env is not None else pure_world(config)
-    if world is None:
-        from perdure.worlds.adapters.gymnasium import WorldEnv
+    if world is not None:
+        return world.spec, *_bounds(config, schedule, world, lambda params: world.bounds(world.task(**params)))
+    from perdure.harness.host import spec_of
+    from perdure.worlds.adapters.gymnasium import WorldEnv
 
-        built = config.environment.build() if env is None else env
-        spec, world = spec_of(built), built.unwrapped.world if isinstance(built.unwrapped, WorldEnv) else None
+    built = config.environment.build() if env is None else env
+    try:
+        spec, core = spec_of(built), built.unwrapped
+        if isinstance(core, WorldEnv):
+            pure = core.world
+            return spec, *_bounds(config, schedule, pure, lambda params: pure.bounds(pure.task(**params)))
+        return spec, *_bounds(config, schedule, core, lambda params: core.bounds(params))
+    finally:
         if env is None:
             built.close()
-    else:
-        spec = world.spec
-    if config.reward is not None or world is None or not hasattr(world, "bounds"):
-        return spec, {}, {}
-    bounds = {
-        each.origin: list(world.bounds(world.task(**(each.params or {})))) for each in reversed(schedule.segments)
-    }
-    return spec, bounds, dict.fromkeys(bounds, getattr(world, "bounds_source", "the world"))
+
+
+def _bounds(config, schedule, world, bounds) -> tuple[dict[str, Any], dict[str, str]]:
+    """({origin: [low, high]}, {origin: source}); both empty where the world offers none, or another reward stands."""
+    if config.reward is not None or not hasattr(world, "bounds"):
+        return {}, {}
+    found = {each.origin: list(bounds(each.params or {})) for each in reversed(schedule.segments)}
+    return found, dict.fromkeys(found, getattr(world, "bounds_source", "the world"))

@@ -11,7 +11,18 @@ from typing import Any
 
 from perdure.core.errors import MissingExtra, PerdureError, UnknownName, nearest
 
-FAMILIES = ("agents", "extensions", "experts", "trainers", "worlds", "regimes", "rewards", "detectors")
+FAMILIES = (
+    "agents",
+    "extensions",
+    "experts",
+    "trainers",
+    "language_extensions",
+    "worlds",
+    "text_worlds",
+    "regimes",
+    "rewards",
+    "detectors",
+)
 
 _TABLES: dict[str, dict[str, str]] = {
     "agents": {
@@ -57,6 +68,7 @@ _TABLES: dict[str, dict[str, str]] = {
         "packnet": "perdure.extensions.packnet:PackNet",
         "parseval": "perdure.extensions.regularisation:ParsevalPenalty",
         "phi_refresh": "perdure.extensions.pretrain:PhiRefresh",
+        "plasticity_injection": "perdure.extensions.injection:PlasticityInjection",
         "policy_consolidation": "perdure.extensions.behaviour:PolicyConsolidation",
         "previous_policy": "perdure.extensions.behaviour:PreviousPolicy",
         "prior_data": "perdure.extensions.prior_data:PriorData",
@@ -81,7 +93,29 @@ _TABLES: dict[str, dict[str, str]] = {
         "perdure/mountain_car_continuous": "perdure.worlds.pure.experts:MountainCarContinuousExpert",
         "perdure/pendulum": "perdure.worlds.pure.experts:PendulumExpert",
     },
-    "trainers": {},
+    "trainers": {
+        "lm/ewc": "perdure.trainers.ewc:EWCBackend",
+        "lm/grpo": "perdure.trainers.groups:GRPO",
+        "lm/her": "perdure.trainers.her:HERBackend",
+        "lm/lcm": "perdure.trainers.lcm:LCMBackend",
+        "lm/ppo": "perdure.trainers.ppo:PPOBackend",
+        "lm/reinforce": "perdure.trainers.groups:REINFORCE",
+        "lm/rloo": "perdure.trainers.groups:RLOO",
+    },
+    "language_extensions": {
+        "clear": "perdure.lm.extensions.rehearsal:CLEAR",
+        "ewc": "perdure.lm.extensions.consolidation:EWC",
+        "hindsight": "perdure.lm.extensions.hindsight:Hindsight",
+        "l2_anchor": "perdure.lm.extensions.anchors:L2Anchor",
+        "l2_init": "perdure.lm.extensions.anchors:L2Init",
+        "latent_context": "perdure.lm.extensions.latent_context:LatentContext",
+        "previous_policy": "perdure.lm.extensions.anchors:PreviousPolicy",
+        "prompt_replay": "perdure.lm.extensions.prompts:PromptReplay",
+    },
+    "text_worlds": {
+        "perdure/arithmetic": "perdure.worlds.text.arithmetic:Arithmetic",
+        "perdure/orders": "perdure.worlds.text.orders:Orders",
+    },
     "worlds": {
         "perdure/acrobot": "perdure.worlds.pure.acrobot:Acrobot",
         "perdure/cartpole": "perdure.worlds.pure.cartpole:CartPole",

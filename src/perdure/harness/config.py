@@ -97,6 +97,8 @@ class ExperimentConfig(Section):
         dumped = self.model_dump(mode="json")
         dumped["regime"] |= mistakes.plain(self.regime.fields(), "regime") | {"params": None}
         dumped["run"] |= {"algorithm_id": self.algorithm_id, "task": self.task}
+        if self.algorithm.name in consistency.GROUP_LEARNERS:
+            del dumped["rollout"]["window_steps"]  # They have none, and refuse it.
         given = {name: section for name, section in dumped.items() if section is not None}
         # Only a section's own unset keys go; a null inside kwargs is a value.
         return {

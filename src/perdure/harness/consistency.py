@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from perdure.harness.config import ExperimentConfig
 
 
+GROUP_LEARNERS = ("lm/grpo", "lm/reinforce", "lm/rloo")
+"""Trainers whose window is one update: all turns of groups_per_update x group_size episodes."""
+
+
 def check(config: "ExperimentConfig") -> None:
     """Raise ConfigError for the first contradiction between the parts of a document."""
     _check_world(config)
@@ -22,6 +26,7 @@ def check(config: "ExperimentConfig") -> None:
     _check_extensions(config)
     _check_seeds(config)
     _check_multiples(config)
+    _check_groups(config)
     _check_regime(config)
     _check_detector(config)
     _check_regime_names(config)
@@ -43,8 +48,9 @@ def schedule(config: "ExperimentConfig") -> RegimeSchedule | None:
 
 
 def _check_world(config: "ExperimentConfig") -> None:
-    if config.environment.id.startswith("perdure/"):
-        registry.check("worlds", config.environment.id, "environment.id")
+    name = config.environment.id
+    if name.startswith("perdure/") and name not in registry.names("text_worlds"):
+        registry.check("worlds", name, "environment.id")
 
 
 def _check_algorithm(config: "ExperimentConfig") -> None:
@@ -110,6 +116,23 @@ def _check_multiples(config: "ExperimentConfig") -> None:
             low, high = value // copies * copies, -(-value // copies) * copies
             offer = f"{low} or {high}" if low else f"{high}"
             raise ConfigError(f"{place} is {value}, which is not a multiple of rollout.n_envs ({copies}); use {offer}")
+
+
+def _check_groups(config: "ExperimentConfig") -> None:
+    name, rollout = config.algorithm.name, config.rollout
+    if name not in GROUP_LEARNERS:
+        for key in ("groups_per_update", "group_size"):
+            if getattr(rollout, key) is not None:
+                known = ", ".join(GROUP_LEARNERS)
+                raise ConfigError(f"rollout.{key} is given, but {name!r} learns from no groups; {known} do")
+        return
+    instead = "one update plays groups_per_update x group_size episodes at once"
+    if "window_steps" in rollout.model_fields_set:
+        raise ConfigError(f"rollout.window_steps is {rollout.window_steps}, but {name} has none: {instead}; remove it")
+    if rollout.n_envs != 1:
+        raise ConfigError(f"rollout.n_envs is {rollout.n_envs}, but for {name} {instead}; remove it")
+    if config.regime.boundary_source == "detector":
+        raise ConfigError(f"regime.boundary_source is 'detector', which {name} does not offer; use oracle, or lm/ppo")
 
 
 def _check_regime(config: "ExperimentConfig") -> None:

@@ -120,7 +120,7 @@ class HostLearner:
             window = arm.collector.collect(size)
             windows.append(window)
             metrics.append(self._update(arm, window, schedule.boundary_source))
-        return state, _joined(windows), {"step": np.array([begin + size]), **_table(metrics)}
+        return state, joined(windows), {"step": np.array([begin + size]), **table(metrics)}
 
     def evaluate(self, state: list[_Arm], params: Params | None, episodes: int) -> Evaluation:
         """Greedy episodes of each seed in a fresh environment, seeded by (seed, step, episode)."""
@@ -276,7 +276,8 @@ def _part(window: RolloutWindow, begin: int, end: int) -> RolloutWindow:
     return RolloutWindow(window.transitions[begin:end], window.run, columns, window.seed)
 
 
-def _joined(windows: list[RolloutWindow]) -> RolloutWindow:
+def joined(windows: list[RolloutWindow]) -> RolloutWindow:
+    """The windows of several seeds as one, seed after seed."""
     names = list(dict.fromkeys(name for window in windows for name in window.columns))
     columns = {
         name: np.concatenate([window.columns.get(name, np.full(len(window), np.nan)) for window in windows])
@@ -286,6 +287,7 @@ def _joined(windows: list[RolloutWindow]) -> RolloutWindow:
     return RolloutWindow(transitions, windows[0].run, columns, windows[0].seed)
 
 
-def _table(metrics: list[dict[str, float]]) -> dict[str, np.ndarray]:
+def table(metrics: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Metrics of one window, a mapping a seed, as arrays [1, seeds]; NaN where a seed has none of a name."""
     names = list(dict.fromkeys(name for each in metrics for name in each))
     return {name: np.array([[float(each.get(name, np.nan)) for each in metrics]]) for name in names}

@@ -83,8 +83,8 @@ class ExpertConfig(Section):
 class PolicyConfig(Section):
     """What acts, where the algorithm does not bring its own policy (language models)."""
 
-    factory: str
-    """The "package.module:factory" that makes the policy."""
+    factory: str = "perdure.lm.factory:language_policy"
+    """The "package.module:factory" that makes the policy; by default a language model by name or folder."""
     kwargs: Kwargs = {}
     """Arguments of the factory."""
 
@@ -120,6 +120,10 @@ class RolloutConfig(Section):
     """Copies of the environment that step together."""
     window_steps: Count = 128
     """Steps of each copy between two updates (on-policy) or two reports (off-policy)."""
+    groups_per_update: Count | None = None
+    """Starts of one update of a group learner (lm/grpo and its kin), each played by group_size episodes."""
+    group_size: Count | None = None
+    """Episodes from one start, whose scores are compared with one another."""
     auto_reset: bool = True
     """Whether an episode's end begins the next; false for an environment that goes on by itself."""
 

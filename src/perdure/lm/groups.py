@@ -1,0 +1,204 @@
+"""Training on groups of episodes with one start: what a document sets, and one seed's update."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from perdure.core import seeds
+from perdure.core.component import component
+from perdure.core.errors import ConfigError, Refused
+from perdure.lm import checkpoint, packing, update
+from perdure.lm.batch import TokenBatch
+from perdure.lm.conversation import Recorded
+from perdure.lm.hooks import Hooks
+from perdure.lm.objectives import kl
+from perdure.lm.objectives.table import RECIPES, Objective
+from perdure.lm.objectives.weigh import weigh
+from perdure.lm.policy import LanguagePolicy
+from perdure.lm.step import Optimisation, Stepper
+
+Tensor = torch.Tensor
+
+
+@component
+class GroupTraining:
+    """How a policy learns from the scores of whole episodes.
+
+    One update plays rollout.groups_per_update x rollout.group_size episodes of at most `turns` answers,
+    and makes epochs x minibatches optimiser steps on all of them.
+    """
+
+    objective: Objective = RECIPES["grpo"]
+    """Advantage, loss, aggregation and divergence; any of them may be changed."""
+    optimisation: Optimisation = Optimisation()
+    turns: int = 8
+    """Answers of an episode at most; one that the world has not ended by then is truncated."""
+    epochs: int = 1
+    """Passes over the episodes of an update."""
+    minibatches: int = 1
+    """Optimiser steps of a pass."""
+
+    default_group_size: ClassVar[int] = 8
+    """Episodes of a group where the document does not say."""
+
+    def __post_init__(self):
+        for name in ("turns", "epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.objective.needs_values:
+            raise ConfigError("objective.advantage is 'gae', which needs a critic; train with lm/ppo")
+
+
+class GroupBackend:
+    """One seed: its policy, optimiser, hooks and divergence controller. Hooks see it as they see lm.backend.Backend."""
+
+    def __init__(self, training: GroupTraining, policy: LanguagePolicy, hooks: Sequence[Hooks], seed: int):
+        sampling = policy.sampling
+        if sampling.greedy:
+            raise Refused("sampling.greedy is true while training; a policy that never varies learns nothing")
+        if (sampling.top_k or sampling.top_p < 1) and training.objective.old_logprobs == "sampler":
+            raise Refused(
+                "sampling.top_k or top_p cuts the distribution, whose probabilities the ratios could not use; "
+                "set objective.old_logprobs: trainer, or sample from the whole distribution"
+            )
+        self.training, self.policy, self.hooks, self.seed = training, policy, tuple(hooks), seed
+        self.updates = 0
+        self.minibatch: TokenBatch | None = None
+        """All rows of the update under way."""
+        self.controller = training.objective.controller()
+        policy.attach(self.hooks)
+        self.stepper = Stepper(
+            policy.model,
+            training.optimisation,
+            others=[each for hook in self.hooks for each in hook.parameters()],
+            seed=seeds.stream(seed, "replay"),
+        )
+        self._reference = self._frozen()
+        for hook in self.hooks:
+            hook.begin(self)
+
+    def named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The trainable parameters of the model by their own names."""
+        return {name: each for name, each in self.policy.model.named_parameters() if each.requires_grad}
+
+    def score(self, batch: TokenBatch) -> Any:
+        """What the policy says of a batch's trained tokens, with gradients."""
+        from perdure.lm import forward
+
+        packed = packing.pack(batch.rows, self.policy.chat.pad_id, device=self.policy.model.device)
+        temperature = self.policy.sampling.temperature
+        return forward.score(
+            self.policy.model, packed.ids_BT, packed.lengths_B, temperature=temperature, where_BT=packed.mask_BT
+        )
+
+    def update(self, rows: Sequence[Recorded]) -> dict[str, float]:
+        """Train on finished episodes; means over the optimiser steps, and what the advantages say of the groups."""
+        batch = TokenBatch(tuple(rows))
+        for hook in self.hooks:
+            batch = hook.batch(self, batch)
+        self.minibatch = batch
+        policy, training, objective = self.policy, self.training, self.training.objective
+        pad, device = policy.chat.pad_id, policy.model.device
+        options = {
+            "reference": self._reference,
+            "tokens": training.optimisation.tokens_per_micro_batch,
+            "temperature": policy.sampling.temperature,
+            "bf16": training.optimisation.bf16,
+        }
+        packed, metrics = update.prepared(
+            policy.model, packing.pack(batch.rows, pad, device=device), objective, **options
+        )
+        divergence = None
+        if objective.kl != "none":
+            assert packed.reference_BT is not None, "a divergence has a reference"
+            divergence = kl.estimate(objective.estimator, packed.old_BT, packed.reference_BT, packed.mask_BT)
+        weighed = weigh(
+            objective,
+            batch.rows,
+            divergences=None if divergence is None else packing.unpadded(divergence, packed.lengths_B),
+            kl_coefficient=self.controller.coefficient,
+        )
+        ready = packing.pack(batch.rows, pad, advantages=weighed.advantages, device=device)
+        ready = ready._replace(
+            old_BT=packed.old_BT, reference_BT=packed.reference_BT, importance_BT=packed.importance_BT
+        )
+        policy.model.train()
+        try:
+            found = update.update(
+                self.stepper,
+                policy.model,
+                ready,
+                objective,
+                kl_coefficient=self.controller.coefficient,
+                penalties=[self._penalty],
+                temperature=policy.sampling.temperature,
+                epochs=training.epochs,
+                minibatches=training.minibatches,
+                order=np.random.Generator(np.random.Philox(key=[seeds.stream(self.seed, "replay"), self.updates])),
+            )
+        finally:
+            policy.model.eval()
+            self.minibatch = None
+        metrics |= found | weighed.metrics
+        if packed.reference_BT is not None:
+            metrics |= self._adapt(packed)
+        return metrics | self._updated()
+
+    def shift(self, shift: Mapping[str, Any]) -> None:
+        """Tell the hooks."""
+        for hook in self.hooks:
+            hook.shift(self, shift)
+
+    def save(self, folder: Path) -> None:
+        """Everything that changes."""
+        extra = {
+            "policy": self.policy.state_dict(),
+            "stepper": self.stepper.state_dict(),
+            "updates": self.updates,
+            "controller": self.controller.state_dict(),
+            "hooks": {hook.name: hook.state() for hook in self.hooks},
+        }
+        checkpoint.save(folder, model=self.policy.model, optimizer=self.stepper.optimizer, extra=extra)
+
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote, bit for bit."""
+        extra = checkpoint.load(folder, model=self.policy.model, optimizer=self.stepper.optimizer)
+        self.stepper.load_state_dict(extra["stepper"])
+        self.controller.load_state_dict(extra["controller"])
+        self.updates = extra["updates"]
+        for hook in self.hooks:
+            hook.load(extra["hooks"][hook.name])
+        self.policy.load_state_dict(extra["policy"])
+
+    def _updated(self) -> dict[str, float]:
+        self.updates += 1
+        self.policy.refresh()
+        metrics: dict[str, float] = {}
+        for hook in self.hooks:
+            hook.after_update(self)
+            metrics |= {f"{hook.name}/{key}": float(value) for key, value in hook.metrics().items()}
+        return metrics
+
+    def _adapt(self, batch: packing.Batch) -> dict[str, float]:
+        """Measure how far the policy stood from the reference before the update; the controller answers to it."""
+        assert batch.reference_BT is not None, "the update measured it"
+        distance_BT = kl.estimate("k3", batch.old_BT, batch.reference_BT, batch.mask_BT)
+        measured = float(distance_BT[batch.mask_BT].mean())
+        found = {"kl/measured": measured, "kl/coefficient": self.controller.coefficient}
+        self.controller.update(measured, len(batch.lengths_B))
+        return found
+
+    def _penalty(self) -> Tensor | None:
+        terms = [term for hook in self.hooks if (term := hook.penalty(self)) is not None]
+        return torch.stack(terms).sum() if terms else None
+
+    def _frozen(self) -> Any:
+        """A copy of the model as it begins, where a divergence needs one and no adapter can be switched off."""
+        if self.training.objective.kl == "none" or hasattr(self.policy.model, "disable_adapter"):
+            return None
+        import copy
+
+        return copy.deepcopy(self.policy.model).requires_grad_(False).eval()

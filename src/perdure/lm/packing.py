@@ -1,0 +1,150 @@
+"""From trajectories of any length to padded tensors, and to micro-batches of about as many tokens each.
+
+A batch is padded on the right. Micro-batches hold rows of like length, so that little of a forward pass is padding;
+results come back in the order of the rows. B rows, T tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from perdure.core.errors import ConfigError
+from perdure.lm.trajectory import Trajectory
+
+Tensor = torch.Tensor
+
+
+class Batch(NamedTuple):
+    """The rows of an update; every tensor but lengths_B is [B, T]."""
+
+    ids_BT: Tensor
+    lengths_B: Tensor
+    mask_BT: Tensor
+    """True at trainable tokens."""
+    turns_BT: Tensor
+    """The turn that a token belongs to, -1 outside turns."""
+    sampler_BT: Tensor
+    """The sampler's log-probabilities."""
+    old_BT: Tensor
+    """Those that ratios start from: the sampler's, until the trainer's replace them."""
+    advantages_BT: Tensor
+    returns_BT: Tensor | None = None
+    """The critic's targets."""
+    old_values_BT: Tensor | None = None
+    """The acting critic's values."""
+    reference_BT: Tensor | None = None
+    """The reference policy's log-probabilities."""
+    importance_BT: Tensor | None = None
+    """Weights against the sampler's rounding."""
+
+
+def pack(
+    trajectories: Sequence[Trajectory],
+    pad_id: int,
+    *,
+    advantages: Sequence[Any] | None = None,
+    returns: Sequence[Any] | None = None,
+    values: Sequence[Any] | None = None,
+    device: Any = None,
+) -> Batch:
+    """Trajectories (and arrays [T] of each) as one padded batch; missing advantages are 0.
+
+    ConfigError for an empty list or trajectory, arrays that do not fit, or a first token that would be trained:
+    nothing comes before it, so it has no probability.
+    """
+    _check(trajectories)
+    lengths = [len(each) for each in trajectories]
+    ids_BT = torch.full((len(lengths), max(lengths)), pad_id, dtype=torch.long)
+    for row, each in enumerate(trajectories):
+        ids_BT[row, : len(each)] = torch.tensor(each.ids)
+    sampler_BT = laid_out([each.logprobs for each in trajectories], lengths, "logprobs")
+    batch = Batch(
+        ids_BT=ids_BT,
+        lengths_B=torch.tensor(lengths),
+        mask_BT=laid_out([each.mask for each in trajectories], lengths, "mask").bool(),
+        turns_BT=_turns(trajectories, max(lengths)),
+        sampler_BT=sampler_BT,
+        old_BT=sampler_BT,
+        advantages_BT=(
+            torch.zeros_like(sampler_BT) if advantages is None else laid_out(advantages, lengths, "advantages")
+        ),
+        returns_BT=None if returns is None else laid_out(returns, lengths, "returns"),
+        old_values_BT=None if values is None else laid_out(values, lengths, "values"),
+    )
+    return batch if device is None else _each(batch, lambda tensor: tensor.to(device))
+
+
+def take(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Some rows, cut to the longest of them."""
+    index = torch.as_tensor(list(rows), dtype=torch.long, device=batch.lengths_B.device)
+    width = int(batch.lengths_B[index].max()) if len(rows) else 0
+    return _each(batch, lambda tensor: tensor[index] if tensor.dim() == 1 else tensor[index][:, :width])
+
+
+def plan(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Rows of each micro-batch: longest first, as many as fill at most `tokens` when padded to the longest of them.
+
+    A row longer than `tokens` is alone in its micro-batch. ConfigError where `tokens` is not positive.
+    """
+    if tokens < 1:
+        raise ConfigError(f"tokens_per_micro_batch is {tokens}; it must be positive")
+    parts: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def restored(parts: Sequence[Tensor], rows: Sequence[Sequence[int]], width: int) -> Tensor:
+    """[B, width]: results [b, t] of micro-batches, each row back in its place, 0 where a part was narrower."""
+    whole_BT = torch.zeros(sum(len(each) for each in rows), width, dtype=parts[0].dtype, device=parts[0].device)
+    for part_BT, index in zip(parts, rows, strict=True):
+        whole_BT[torch.as_tensor(list(index), device=whole_BT.device), : part_BT.shape[1]] = part_BT
+    return whole_BT
+
+
+def laid_out(rows: Sequence[Any], lengths: Sequence[int], name: str = "values") -> Tensor:
+    """[B, T] float32: arrays of the given lengths, 0 past them; ConfigError naming a row that has another length."""
+    padded = np.zeros((len(lengths), max(lengths)), np.float32)
+    if len(rows) != len(lengths):
+        raise ConfigError(f"{name} are given for {len(rows)} of {len(lengths)} trajectories; give them for each")
+    for row, (values, length) in enumerate(zip(rows, lengths, strict=True)):
+        if len(values) != length:
+            raise ConfigError(f"{name} of trajectory {row} are {len(values)} for {length} tokens; give one a token")
+        padded[row, :length] = values
+    return torch.from_numpy(padded)
+
+
+def unpadded(values_BT: Tensor, lengths_B: Tensor) -> list[np.ndarray]:
+    """Rows as arrays [T] (float64) of their own lengths."""
+    rows = values_BT.detach().double().cpu().numpy()
+    return [row[: int(length)] for row, length in zip(rows, lengths_B, strict=True)]
+
+
+def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with every tensor that it has changed."""
+    return batch._replace(**{name: change(each) for name, each in batch._asdict().items() if each is not None})
+
+
+def _check(trajectories: Sequence[Trajectory]) -> None:
+    if not trajectories:
+        raise ConfigError("there are no trajectories to pack; an update needs at least one")
+    for number, each in enumerate(trajectories):
+        if not each.ids:
+            raise ConfigError(f"trajectory {number} has no tokens; leave it out")
+        if each.mask[:1] == [True]:
+            raise ConfigError(
+                f"trajectory {number} begins with a trainable token, which nothing precedes; give a prompt"
+            )
+
+
+def _turns(trajectories: Sequence[Trajectory], width: int) -> Tensor:
+    turns_BT = torch.full((len(trajectories), width), -1, dtype=torch.long)
+    for row, each in enumerate(trajectories):
+        for number, turn in enumerate(each.turns):
+            turns_BT[row, turn.start : turn.end] = number
+    return turns_BT

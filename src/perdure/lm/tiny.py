@@ -1,0 +1,56 @@
+"""A small causal language model with random weights, for tests and first steps without any download."""
+
+from typing import Any
+
+import torch
+
+from perdure.core.errors import ConfigError
+
+ARCHITECTURES = ("llama", "qwen2")
+
+
+def tiny_model(
+    tokenizer_or_vocab: Any,
+    *,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int = 2,
+    context: int = 512,
+    seed: int = 0,
+    architecture: str = "llama",
+) -> Any:
+    """A `transformers` causal model in evaluation mode; 0.82 million parameters for bytes at the defaults.
+
+    `tokenizer_or_vocab` is the tokenizer to fit, or the size of the vocabulary. "llama" ties its output to its
+    embeddings and has no biases; "qwen2" does neither. The weights depend on `seed` and the sizes alone, and the
+    global generator of torch is left as it was. ConfigError for sizes that do not divide.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+    if architecture not in ARCHITECTURES:
+        raise ConfigError(f"architecture is {architecture!r}; known: {', '.join(ARCHITECTURES)}")
+    if width % (2 * heads) or heads % kv_heads:
+        raise ConfigError(
+            f"width {width}, heads {heads}, kv_heads {kv_heads} do not fit: heads must divide width into even parts, "
+            "and kv_heads must divide heads"
+        )
+    sized = isinstance(tokenizer_or_vocab, int)
+    options = {
+        "vocab_size": tokenizer_or_vocab if sized else len(tokenizer_or_vocab),
+        "pad_token_id": None if sized else tokenizer_or_vocab.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": None if sized else tokenizer_or_vocab.eos_token_id,
+        "hidden_size": width,
+        "intermediate_size": 3 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": architecture == "llama",
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if architecture == "llama":
+            return LlamaForCausalLM(LlamaConfig(**options)).eval()
+        return Qwen2ForCausalLM(Qwen2Config(**options)).eval()

@@ -1,0 +1,9 @@
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def letters(load_module):
+    """The module letters.py beside this file: a small text world, and a small policy for it."""
+    return load_module(Path(__file__).with_name("letters.py"))

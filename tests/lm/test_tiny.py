@@ -1,0 +1,50 @@
+"""Small random models: sizes, repeatability, refusals."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from perdure.core.errors import ConfigError  # noqa: E402
+from perdure.lm.tiny import tiny_model  # noqa: E402
+from perdure.lm.tokens import byte_tokenizer  # noqa: E402
+
+
+def count(model):
+    return sum(each.numel() for each in model.parameters())
+
+
+def test_sizes_are_those_of_the_arithmetic():
+    layer = 128 * (128 + 2 * 64 + 128) + 3 * 128 * 384 + 2 * 128
+    assert count(tiny_model(byte_tokenizer())) == 259 * 128 + 4 * layer + 128
+    qwen = tiny_model(300, width=16, layers=1, heads=2, kv_heads=1, architecture="qwen2")
+    assert count(qwen) == 2 * 300 * 16 + 16 * (16 + 2 * 8 + 16) + (16 + 2 * 8) + 3 * 16 * 48 + 3 * 16
+
+
+def test_weights_depend_on_the_seed_and_nothing_global():
+    before = torch.random.get_rng_state()
+    one, same, other = (tiny_model(20, width=8, layers=1, heads=2, seed=seed).lm_head.weight for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_it_knows_the_tokens_and_the_context():
+    tokenizer = byte_tokenizer()
+    model = tiny_model(tokenizer, width=8, layers=1, heads=2, context=40)
+    assert not model.training
+    found = (model.config.eos_token_id, model.config.pad_token_id, model.config.max_position_embeddings)
+    assert found == (258, 256, 40)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"width": 10, "heads": 4}, "width 10"),
+        ({"heads": 4, "kv_heads": 3}, "kv_heads 3"),
+        ({"architecture": "rnn"}, "'rnn'"),
+    ],
+)
+def test_impossible_sizes_are_refused(options, named):
+    with pytest.raises(ConfigError, match=named):
+        tiny_model(20, **options)

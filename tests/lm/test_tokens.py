@@ -1,0 +1,56 @@
+"""The tokenizer of bytes and its round trips."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from perdure.core.errors import ConfigError  # noqa: E402
+from perdure.lm import tokens  # noqa: E402
+
+TOKENIZER = tokens.byte_tokenizer()
+
+
+def encoded(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_ids_are_the_bytes_of_the_text_and_back(text):
+    ids = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert ids == list(text.encode())
+    assert TOKENIZER.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_every_byte_has_its_own_character():
+    characters = tokens.byte_characters()
+    assert len(set(characters)) == 256
+    assert (characters[0x41], characters[0x20], characters[0x0A], characters[0xAD]) == ("A", "Ġ", "Ċ", "Ń")
+
+
+def test_specials_follow_the_bytes_and_padding_is_not_the_end():
+    assert len(TOKENIZER) == 259
+    assert encoded(TOKENIZER, "<|pad|><|im_start|><|im_end|>") == [256, 257, 258]
+    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id) == (256, 258)
+    assert tokens.end_of_turn(TOKENIZER) == 258
+
+
+def test_it_comes_back_from_a_folder_as_it_was(tmp_path):
+    TOKENIZER.save_pretrained(tmp_path)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = 'Zoë: {"a": [1,\n2]}<|im_end|> 🙂'
+    assert encoded(loaded, text) == encoded(TOKENIZER, text) == [*'Zoë: {"a": [1,\n2]}'.encode(), 258, *" 🙂".encode()]
+    assert (loaded.pad_token_id, loaded.eos_token_id, len(loaded)) == (256, 258, 259)
+
+
+def test_without_the_marker_an_answer_ends_with_the_end_of_sequence():
+    import tokenizers
+
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "</s>": 1}, merges=[]))
+    plain = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    assert tokens.end_of_turn(plain) == 1
+    plain.eos_token = None
+    with pytest.raises(ConfigError, match="set its eos_token"):
+        tokens.end_of_turn(plain)
