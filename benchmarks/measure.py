@@ -44,7 +44,11 @@ def wait_for_quiet(limit: float) -> float:
             return section.others
 
 
-def repeated(work: Callable[[int], Any], times: int, patience: float, tries: int = 3) -> tuple[list[Section], Any]:
+TRIES = int(os.environ.get("BENCHMARK_TRIES", "3"))
+"""How often a disturbed section is measured at most."""
+
+
+def repeated(work: Callable[[int], Any], times: int, patience: float, tries: int = TRIES) -> tuple[list[Section], Any]:
     """Time `work(index)` `times` times, each again (up to `tries`) while others disturb it; keeps the quietest try."""
     sections, result = [], None
     for index in range(times):

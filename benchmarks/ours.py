@@ -48,6 +48,9 @@ def measured(setting: settings.Setting, precision: str, times: int, patience: fl
     from perdure.core import records, registry
     from perdure.rl import learner
 
+    # Whole windows, as the peers do: the learner does not end one of an on-policy agent in its midst.
+    window = setting.window * setting.copies
+    steps = setting.steps if setting.batch else -(-setting.steps // window) * window
     world = registry.resolve("worlds", WORLDS[setting.world])()
     trainer = learner.trainer(
         agent(setting, precision),
@@ -55,9 +58,9 @@ def measured(setting: settings.Setting, precision: str, times: int, patience: fl
         (registry.resolve("extensions", setting.extension)(),) if setting.extension else (),
         n_envs=setting.copies,
         window_steps=setting.window,
-        total_steps=setting.steps,
+        total_steps=steps,
     )
-    schedule = records.RegimeSchedule((records.Segment("whole", "whole", 0, setting.steps),))
+    schedule = records.RegimeSchedule((records.Segment("whole", "whole", 0, steps),))
 
     def begin(index: int) -> tuple[Any, Any]:
         seeds = tuple(range(1000 * index + 7, 1000 * index + 7 + setting.seeds))
@@ -66,14 +69,14 @@ def measured(setting: settings.Setting, precision: str, times: int, patience: fl
 
     def run(index: int) -> Any:
         made, state = begin(index)
-        while made.step(state) < setting.steps:
-            state, _, _ = made.advance(state, schedule, setting.steps - made.step(state))
+        while (now := made.step(state)) < steps:
+            state, _, _ = made.advance(state, schedule, steps - now)
         return state
 
     measure.wait_for_quiet(patience)
     start = time.perf_counter()
     made, state = begin(0)
-    made.advance(state, schedule, setting.window * setting.copies)
+    made.advance(state, schedule, window)
     build = time.perf_counter() - start
     sections, _ = measure.repeated(run, times, patience)
-    return {"build": build, **measure.runs(sections)}, setting.steps
+    return {"build": build, **measure.runs(sections)}, steps

@@ -136,16 +136,9 @@ def _rejax_algorithm(setting: settings.Setting, world, params):
             **common, **rounds, max_grad_norm=0.5, ent_coef=setting.entropy, agent_kwargs=dict(network)
         )
     if setting.algorithm == "pqn":
-        return library.PQN.create(
-            **common,
-            num_steps=setting.window,
-            num_epochs=setting.epochs,
-            num_minibatches=setting.minibatches,
-            max_grad_norm=10.0,
-            exploration_fraction=settings.EXPLORATION,
-        )
+        return _rejax_pqn(library, common, setting)
     if setting.algorithm == "td3":
-        return library.TD3.create(**common, **replay, polyak=0.995)
+        return _rejax_td3(library.TD3.create(**common, **replay, polyak=0.995), setting)
     if setting.algorithm == "sac":
         return library.SAC.create(**common, **replay, polyak=0.995, hidden_layer_sizes=setting.hidden)
     target = {"ddqn": False, "target_update_freq": settings.TARGET_EVERY, "polyak": 0.0}
@@ -154,6 +147,30 @@ def _rejax_algorithm(setting: settings.Setting, world, params):
     )
     built = library.DQN.create(**common, **replay, **target, exploration_fraction=settings.EXPLORATION)
     return built.replace(agent=agent)
+
+
+def _rejax_td3(built, setting: settings.Setting):
+    """With the setting's networks: rejax's TD3 has 64 units a layer whatever it is told."""
+    from flax import linen
+    from rejax.networks import DeterministicPolicy, QNetwork
+
+    shape = {"hidden_layer_sizes": setting.hidden, "activation": getattr(linen, setting.activation)}
+    actor = DeterministicPolicy(built.actor.action_dim, built.actor.action_range, **shape)
+    return built.replace(actor=actor, critic=QNetwork(**shape))
+
+
+def _rejax_pqn(library, common: dict, setting: settings.Setting):
+    """With the setting's networks: rejax's PQN has 64 units a layer whatever it is told."""
+    built = library.PQN.create(
+        **common,
+        num_steps=setting.window,
+        num_epochs=setting.epochs,
+        num_minibatches=setting.minibatches,
+        max_grad_norm=10.0,
+        exploration_fraction=settings.EXPLORATION,
+    )
+    shape = {"hidden_layer_sizes": setting.hidden, "action_dim": 2, "activation": built.agent.activation}
+    return built.replace(agent=type(built.agent)(**shape))
 
 
 def compiled(make: Callable[[settings.Setting], Program], setting: settings.Setting, times: int, patience: float):
@@ -178,6 +195,7 @@ def main() -> None:
     parser.add_argument("--setting", required=True, choices=sorted(settings.SETTINGS))
     parser.add_argument("--times", type=int, default=3, help="runs of the compiled program")
     parser.add_argument("--steps", type=int, help="environment steps of a seed, instead of the setting's")
+    parser.add_argument("--seeds", type=int, help="seeds trained at once, instead of the setting's")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine")
     parser.add_argument("--results", type=Path, default=Path("results.jsonl"))
     arguments = parser.parse_args()
@@ -185,9 +203,11 @@ def main() -> None:
     # Ajax switches JAX's disk cache on when imported; a cached program would hide what compiling costs.
     os.environ.setdefault("AJAX_NO_COMPILE_CACHE", "1")
     setting = settings.SETTINGS[arguments.setting]
-    setting = setting._replace(steps=arguments.steps or setting.steps)
+    setting = setting._replace(steps=arguments.steps or setting.steps, seeds=arguments.seeds or setting.seeds)
     costs, steps = LIBRARIES[arguments.library](setting, arguments.times, arguments.patience)
-    row = {"library": arguments.library, "setting": arguments.setting, "steps": steps, "seeds": setting.seeds}
+    # Rows of another number of seeds belong to a table of their own.
+    kind = "mapped" if arguments.seeds else "setting"
+    row = {"library": arguments.library, kind: arguments.setting, "steps": steps, "seeds": setting.seeds}
     rates = _rates(setting, steps, costs)
     measure.record({**row, **costs, **rates, "peak": measure.peak_megabytes()}, arguments.results)
 

@@ -23,6 +23,11 @@ def main() -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for setting in settings.SETTINGS:
         _print(setting, _training(setting, [row for row in rows if row.get("setting") == setting]))
+    _print("against the faster peer", _summary([row for row in rows if "setting" in row]))
+    _print("conservative Q-learning", _conservative([row for row in rows if "setting" in row]))
+    _print("eight seeds", _mapped([row for row in rows if "mapped" in row]))
+    _print("extensions", _extensions([row for row in rows if "extension" in row]))
+    _print("the second call", _again([row for row in rows if "again" in row]))
     _print("a user's 100,000 steps", _users([row for row in rows if "user" in row]))
     _print("import", _imports([row for row in rows if "import" in row and "seconds" in row]))
     _print("matrix products", _products([row for row in rows if "products" in row]))
@@ -43,6 +48,73 @@ def _training(setting: str, rows: list[Row]) -> list[list[str]]:
             _number(statistics.median(row["peak"] for row in group)),
         ]
         table.append([library, *cells, f"{len(quiet)}/{len(group)}"])
+    return table
+
+
+def _middle(rows: list[Row], field: str) -> float:
+    """The median over quiet processes, or over all where there are none."""
+    quiet = [row for row in rows if max(row["others"]) < measure.QUIET]
+    return statistics.median(row[field] for row in quiet or rows)
+
+
+def _summary(rows: list[Row]) -> list[list[str]]:
+    libraries = ("perdure", "ajax", "rejax")
+    heads = [f"{library}, {unit}" for unit in ("wall", "CPU") for library in libraries]
+    table = [["setting", *heads, "ratio, wall", "ratio, CPU"]]
+    for setting, mine in _groups(rows, "setting").items():
+        groups = {name: group for name, group in _groups(mine, "library").items() if name in libraries}
+        cells, ratios = [], []
+        for field in ("rate", "cpu_rate"):
+            rates = {name: _middle(group, field) for name, group in groups.items()}
+            cells += [_number(rates[name]) if name in rates else "-" for name in libraries]
+            peers = [rate for name, rate in rates.items() if name != "perdure"]
+            ratios.append(f"{rates['perdure'] / max(peers):.2f}" if peers and "perdure" in rates else "-")
+        table.append([setting, *cells, *ratios])
+    return table
+
+
+def _conservative(rows: list[Row]) -> list[list[str]]:
+    table = [["library", "SAC, CPU ms an update", "with CQL", "ratio", "ratio, wall"]]
+    for library, mine in _groups(rows, "library").items():
+        groups = _groups(mine, "setting")
+        if {"sac", "sac-cql"} <= groups.keys():
+            plain, cql = ([1e3 / _middle(groups[name], f) for f in ("cpu_rate", "rate")] for name in ("sac", "sac-cql"))
+            cells = [plain[0], cql[0], cql[0] / plain[0], cql[1] / plain[1]]
+            table.append([library, *map(_number, cells)])
+    return table
+
+
+def _mapped(rows: list[Row]) -> list[list[str]]:
+    table = [["setting", "one seed, CPU microseconds a unit", "eight seeds, a unit and seed", "ratio"]]
+    for setting, group in _groups(rows, "mapped").items():
+        costs = {seeds: 1e6 / _middle(mine, "cpu_rate") for seeds, mine in _groups(group, "seeds").items()}
+        if {1, 8} <= costs.keys():
+            table.append([setting, _number(costs[1]), _number(costs[8]), f"{costs[8] / costs[1]:.2f}"])
+    return table
+
+
+def _extensions(rows: list[Row]) -> list[list[str]]:
+    agents = sorted({row["agent"] for row in rows})
+    table = [["extension", *agents]]
+    for name, group in sorted(_groups(rows, "extension").items()):
+        found = _groups(group, "agent")
+        table.append([f"`{name}`", *(_cost(found[agent]) if agent in found else "" for agent in agents)])
+    return table
+
+
+def _cost(rows: list[Row]) -> str:
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    if not ratios:
+        return "refused"
+    after = f" (with {', '.join(rows[-1]['after'])})" if rows[-1]["after"] else ""
+    return f"{statistics.median(ratios):.2f}{after}"
+
+
+def _again(rows: list[Row]) -> list[list[str]]:
+    table = [["agent", "programs compiled: first call, second", "seconds: first call, second"]]
+    for row in rows:
+        both = lambda field, row=row: ", ".join(str(value) for value in row[field])
+        table.append([row["again"], both("programs"), both("seconds")])
     return table
 
 

@@ -42,7 +42,9 @@ def _backward(precision, factors, gradient):
         weights = jax.vmap(lambda a, b: _times(a.T, b, precision))(slices(x), slices(gradient)).sum(0)
     else:
         weights = _times(x.T, gradient, precision)
-    return _times(gradient, w.T, precision), weights
+    # A row times a transpose becomes a loop over single numbers; the matrix times a column does not.
+    inputs = _times(w, gradient[0], precision)[None] if rows == 1 else _times(gradient, w.T, precision)
+    return inputs, weights
 
 
 dense.defvjp(_forward, _backward)
