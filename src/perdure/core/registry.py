@@ -114,6 +114,7 @@ _TABLES: dict[str, dict[str, str]] = {
     },
     "text_worlds": {
         "perdure/arithmetic": "perdure.worlds.text.arithmetic:Arithmetic",
+        "perdure/concierge": "perdure.worlds.concierge.world:Concierge",
         "perdure/orders": "perdure.worlds.text.orders:Orders",
     },
     "worlds": {

@@ -1,0 +1,117 @@
+"""What a regime fixes for whole episodes: stage, languages, vendors, active drifts, start versions."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from perdure.core.errors import ConfigError, nearest
+from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
+from perdure.worlds.concierge.records import LANGUAGES, MAX_TURNS
+
+MIXES = {
+    1: {"en": 0.5, "hinglish": 0.3, "hi": 0.2, "ta": 0.0, "kn": 0.0},
+    2: {"en": 0.3, "hinglish": 0.3, "hi": 0.2, "ta": 0.1, "kn": 0.1},
+    3: {"en": 0.3, "hinglish": 0.3, "hi": 0.2, "ta": 0.1, "kn": 0.1},
+}
+"""Stage -> weights of the languages where a regime names none."""
+TERSE_OFFERS, TERSE_TURNS = 3, 10
+TERSE_LANGUAGES = ("en", "hinglish")
+
+
+class Settings(NamedTuple):
+    """The distribution that tasks are drawn from."""
+
+    stage: int = 1
+    languages: tuple[tuple[str, float], ...] = ()
+    domains: tuple[tuple[str, float], ...] = ()
+    patterns: tuple[str, ...] = ()
+    """Active patterns, in the catalogue's order."""
+    versions: tuple[tuple[str, int], ...] = ()
+    """Stock versions that vendors begin at, at least."""
+    drift: float = 0.85
+    """Share of episodes of stages 2 and 3 that drift."""
+    decoy: float = 0.2
+    """Probability of each decoy in stages 2 and 3."""
+    most_offers: int = 0
+    most_turns: int = 0
+    """Turns the oracle may take at most; 0 for as many as the stage allows."""
+
+
+def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = False) -> Settings:
+    """Settings from a regime's numbers.
+
+    `stage` (1 to 3), `drift` and `decoy` (probabilities), `held_out` (0: the published twenty, 1: the same
+    with other thresholds, 2: the further families, 3: all), `language_NAME`, `domain_NAME` and
+    `pattern_DOMAIN_NAME` (weights; naming one leaves out those not named), `version_DOMAIN` (a stock
+    version). Raises ConfigError for anything else.
+    """
+    stage = _whole(params, "stage", 1, 1, max(MAX_TURNS))
+    held_out = _whole(params, "held_out", 0, 0, 3)
+    languages = _weights(params, "language", TERSE_LANGUAGES if terse else LANGUAGES)
+    if not languages:
+        allowed = TERSE_LANGUAGES if terse else LANGUAGES
+        languages = {name: weight for name, weight in MIXES[stage].items() if weight and name in allowed}
+    domains = _weights(params, "domain", catalogue.consumers) or dict.fromkeys(catalogue.consumers, 1.0)
+    ids = {name.replace(".", "_", 1): name for name in catalogue.patterns}
+    named = _weights(params, "pattern", tuple(ids))
+    active = [ids[name] for name in named] if named else _of_families(catalogue, held_out)
+    _refuse_unknown(catalogue, params, ids)
+    versions = {name: _whole(params, f"version_{name}", 1, 1, catalogue.versions(name)) for name in catalogue.domains}
+    return Settings(
+        stage=stage,
+        languages=tuple(sorted(languages.items())),
+        domains=tuple(sorted(domains.items())),
+        patterns=tuple(name for name in catalogue.patterns if name in active),
+        versions=tuple(sorted(versions.items())),
+        drift=_share(params, "drift", Settings().drift),
+        decoy=_share(params, "decoy", 0.0 if terse else Settings().decoy),
+        most_offers=TERSE_OFFERS if terse else 0,
+        most_turns=TERSE_TURNS if terse else 0,
+    )
+
+
+def usable(catalogue: Catalogue, chosen: Settings) -> list[Pattern]:
+    """The active patterns that can be the first drift: their vendor begins no later than they need."""
+    least, domains = dict(chosen.versions), {name for name, weight in chosen.domains if weight > 0}
+    return [
+        pattern
+        for pattern in map(catalogue.pattern, chosen.patterns)
+        if pattern.domain in domains | {PAYMENT} and least.get(pattern.domain, 1) <= pattern.from_version
+    ]
+
+
+def _of_families(catalogue: Catalogue, held_out: int) -> list[str]:
+    kinds = {name: 2 if each.family else int(bool(each.variant_of)) for name, each in catalogue.patterns.items()}
+    return [name for name, kind in kinds.items() if held_out in (kind, 3)]
+
+
+def _weights(params: Mapping[str, float], prefix: str, names: tuple[str, ...]) -> dict[str, float]:
+    found = {name: float(params[f"{prefix}_{name}"]) for name in names if f"{prefix}_{name}" in params}
+    for name, weight in found.items():
+        if not 0 <= weight < float("inf"):
+            raise ConfigError(f"{prefix}_{name} is {weight}; a weight is 0 or more")
+    if found and not any(found.values()):
+        raise ConfigError(f"all weights of {prefix}_... are 0; give one of them a positive weight")
+    return {name: weight for name, weight in found.items() if weight > 0}
+
+
+def _whole(params: Mapping[str, float], name: str, default: int, low: int, high: int) -> int:
+    value = params.get(name, default)
+    if value != int(value) or not low <= value <= high:
+        raise ConfigError(f"{name} is {value}; give a whole number from {low} to {high}")
+    return int(value)
+
+
+def _share(params: Mapping[str, float], name: str, default: float) -> float:
+    value = float(params.get(name, default))
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value}; a probability lies between 0 and 1")
+    return value
+
+
+def _refuse_unknown(catalogue: Catalogue, params: Mapping[str, float], ids: Mapping[str, str]) -> None:
+    known = {"stage", "held_out", "drift", "decoy"}
+    known |= {f"language_{name}" for name in LANGUAGES} | {f"domain_{name}" for name in catalogue.consumers}
+    known |= {f"version_{name}" for name in catalogue.domains} | {f"pattern_{name}" for name in ids}
+    for name in params:
+        if name not in known:
+            raise ConfigError(f"{name} is no parameter of the concierge world; {nearest(name, known)}")

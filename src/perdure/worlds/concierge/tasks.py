@@ -1,0 +1,162 @@
+"""Tasks: a goal, what vendors have on offer, and drifts, drawn from a seed and proven to be worth posing.
+
+A task is kept only if it is solvable after its drifts and unsolved by the drift-blind script, both shown
+by playing it; else the next attempt of the same seed is drawn. So every drift is exposed and matters.
+"""
+
+import datetime
+import functools
+
+from perdure.core.errors import ConfigError
+from perdure.worlds.concierge import goals, proof
+from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
+from perdure.worlds.concierge.chance import Draws
+from perdure.worlds.concierge.errand import Task
+from perdure.worlds.concierge.records import MAX_TURNS
+from perdure.worlds.concierge.settings import Settings, usable
+
+MOST_ATTEMPTS = 400
+FIRST_DAY = datetime.date(2026, 4, 25)
+DAYS = 60
+"""Errands happen on one of so many days from FIRST_DAY on."""
+SECOND_AT_HOME = 0.8
+"""Probability that the second drift is the goal's vendor's too, where both could be."""
+HARMLESS = "Our app will be down for maintenance at 03:00 tonight."
+
+STAGE_BASE = {1: 1_000_000, 2: 2_000_000, 3: 3_000_000}
+"""First seed of a stage's training split."""
+VALIDATION = range(20_000_000, 20_000_500)
+"""Seeds of the validation split: the first 50 evaluate, the next 200 probe."""
+
+
+@functools.lru_cache(maxsize=256)
+def generated(catalogue: Catalogue, seed: int, settings: Settings) -> Task:
+    """The task of a seed; equal arguments give equal tasks in every process.
+
+    Raises ConfigError where no attempt gives a task, since the settings then leave nothing to pose.
+    """
+    for attempt in range(MOST_ATTEMPTS):
+        draws = Draws(seed, "task", attempt)
+        drifts = _drifts(catalogue, settings, Draws(seed, "drifts", attempt // 40))
+        task = _drawn(catalogue, seed, settings, drifts, draws)
+        turns = None if task is None else proof.oracle_turns(catalogue, task)
+        if task is not None and turns is not None and turns <= (settings.most_turns or turns):
+            return task._replace(oracle_turns=turns)
+    raise ConfigError(
+        f"no task was found for seed {seed} in {MOST_ATTEMPTS} attempts under {settings}; allow more patterns"
+    )
+
+
+def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pattern, ...]:
+    """The drifts of a task, in order; none in stage 1 and in some tasks of the others."""
+    if settings.stage == 1 or not draws.happens(settings.drift):
+        return ()
+    possible = usable(catalogue, settings)
+    if not possible:
+        raise ConfigError(f"no pattern of {settings.patterns} can drift from the start versions; lower version_...")
+    first = draws.choice(possible)
+    if settings.stage == 2:
+        return (first,)
+    return (first, *_second(catalogue, settings, first, possible, draws))
+
+
+def _second(catalogue: Catalogue, settings: Settings, first: Pattern, possible: list[Pattern], draws: Draws):
+    """A drift that can follow: the vendor's next version, or one of payment's; () where nothing can."""
+    homes = _homes(catalogue, settings, (first,))
+    if not homes:
+        return ()
+    home = draws.weighted(homes)
+    after = first.to_version if first.domain == home else None
+    at_home = [
+        pattern
+        for pattern in map(catalogue.pattern, settings.patterns)
+        if pattern.domain == home
+        and pattern.id != first.id
+        and not pattern.family
+        and _compatible(first, pattern)
+        and (pattern.from_version == after or (after is None and pattern in possible))
+    ]
+    away = [
+        pattern
+        for pattern in possible
+        if pattern.domain == PAYMENT and first.domain != PAYMENT and _affordable(catalogue, home, pattern)
+    ]
+    if at_home and (not away or draws.happens(SECOND_AT_HOME)):
+        return (draws.choice(at_home),)
+    return (draws.choice(away),) if away else ()
+
+
+def _compatible(first: Pattern, second: Pattern) -> bool:
+    """Whether one goal can make both matter."""
+    if first.id in second.needs.get("not_after", ()):
+        return False
+    wanted = [set(pattern.needs["prefer"]) for pattern in (first, second) if "prefer" in pattern.needs]
+    return len(wanted) < 2 or bool(wanted[0] & wanted[1])
+
+
+def _affordable(catalogue: Catalogue, domain: str, pattern: Pattern) -> bool:
+    """Whether a vendor's totals can be as high as a drift needs."""
+    return pattern.needs.get("total_above", 0) < catalogue.domains[domain].get("most_total", 10**9)
+
+
+def _homes(catalogue: Catalogue, settings: Settings, drifts: tuple[Pattern, ...]) -> dict[str, float]:
+    """Vendors the goal may be about."""
+    own = {pattern.domain for pattern in drifts if pattern.domain != PAYMENT}
+    return {
+        name: weight
+        for name, weight in settings.domains
+        if (not own or name in own) and all(_affordable(catalogue, name, pattern) for pattern in drifts)
+    }
+
+
+def _drawn(
+    catalogue: Catalogue, seed: int, settings: Settings, drifts: tuple[Pattern, ...], draws: Draws
+) -> Task | None:
+    """One attempt: None where no budget makes the drifts matter."""
+    homes = _homes(catalogue, settings, drifts)
+    if not homes:
+        return None
+    domain = draws.weighted(homes)
+    versions = dict(settings.versions)
+    for pattern in reversed(drifts):
+        versions[pattern.domain] = pattern.from_version
+    language = draws.weighted(dict(settings.languages))
+    now = _clock(drifts, draws)
+    made = goals.drawn(catalogue, domain, settings, versions, drifts, seed, now, language, draws)
+    if made is None:
+        return None
+    goal, planted = made
+    failing, notices = _decoys(settings, domain, draws)
+    others = [name for name, weight in settings.languages if weight and name != language]
+    switch = draws.choice(others) if settings.stage == 3 and others and draws.happens(0.25) else ""
+    return Task(
+        seed,
+        settings.stage,
+        goal,
+        now,
+        versions,
+        planted,
+        tuple(pattern.id for pattern in drifts),
+        failing,
+        notices,
+        switch,
+        settings.most_offers,
+        MAX_TURNS[settings.stage],
+    )
+
+
+def _clock(drifts: tuple[Pattern, ...], draws: Draws) -> str:
+    """A moment of the errand: late enough in the day where a same-day rule is to bite."""
+    day = FIRST_DAY + datetime.timedelta(days=draws.below(DAYS))
+    late = any(pattern.needs.get("setting") == "same_day" for pattern in drifts)
+    hour = draws.between(14, 17) if late else draws.between(6, 17)
+    return f"{day.isoformat()}T{hour:02d}:{5 * draws.below(12):02d}"
+
+
+def _decoys(settings: Settings, domain: str, draws: Draws) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Things that look like drift and are none: a timeout of the first booking, a notice of no consequence."""
+    if settings.stage == 1:
+        return (), ()
+    failing = ("book",) if draws.happens(settings.decoy) else ()
+    notices = ((domain, HARMLESS),) if draws.happens(settings.decoy) else ()
+    return failing, notices
