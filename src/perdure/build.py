@@ -261,28 +261,6 @@ def export_run(folder: Path, destination: Path) -> Path:
         learner.close()
 
 
-def demo(output_dir: Path, progress: bool = True) -> tuple[tuple[list[str], list[list[str]]], Path]:
-    """Three arms through a shifting world: the table of metrics and the report."""
-    from importlib import resources
-
-    from perdure.harness import load, runs, sweep
-    from perdure.metrics.summary import summarise
-    from perdure.report.page import write_report
-
-    document = resources.files("perdure") / "documents" / "demo.yaml"
-    with resources.as_file(document) as path:
-        config = load.sweep(path, (f"output_dir={output_dir}",))
-    found = []
-    for group in sweep.plan(config):
-        finished = group.config.folder / "run.json"
-        result = run_experiment(group.config, resume=finished.exists(), progress=progress)
-        found.append(runs.load_run(result.folder))
-    page = write_report(found, Path(output_dir) / "report.html", title="perdure demo: a cart-pole whose world shifts")
-    streams = [stream for each in found for stream in each.streams]
-    table = summarise(streams, [row for each in found for row in each.evaluations]).table()
-    return table, page
-
-
 def _reopened(folder):
     from perdure.harness import load
 

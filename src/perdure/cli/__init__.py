@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from perdure.cli import documents, reading, recording, training
+from perdure.cli import documents, reading, recording, stages, training
 from perdure.core.errors import PerdureError
 
 app = typer.Typer(
@@ -27,6 +27,10 @@ app.command("list")(documents.list_names)
 app.command("eval")(training.evaluate)
 for command in (training.export, training.verify, recording.record):
     app.command()(command)
+for command in (stages.pipeline, stages.sft):
+    app.command()(command)
+app.command("warmup-value")(stages.warmup_value)
+app.command("warmup-lcm")(stages.warmup_lcm)
 
 
 def main() -> None:

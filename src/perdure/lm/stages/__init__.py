@@ -1,0 +1,1 @@
+"""What comes before reinforcement learning: supervised tuning, a trained critic, a trained context encoder."""
