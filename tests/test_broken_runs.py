@@ -194,10 +194,13 @@ def flip(file):
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (lambda run: flip(newest(run) / "arrays.npz"), "arrays.npz is missing, torn or altered"),
-        (lambda run: os.truncate(newest(run) / "arrays.npz", 99), "arrays.npz is missing, torn or altered"),
-        (lambda run: (newest(run) / "arrays.npz").unlink(), "arrays.npz is missing, torn or altered"),
-        (lambda run: os.truncate(newest(run) / "tree.json", 99), "tree.json cannot be read"),
+        (lambda run: flip(newest(run) / "arrays.npz"), "arrays.npz was altered: its sha256 is not the recorded one"),
+        (
+            lambda run: os.truncate(newest(run) / "arrays.npz", 99),
+            "arrays.npz was altered: its sha256 is not the recorded one",
+        ),
+        (lambda run: (newest(run) / "arrays.npz").unlink(), "arrays.npz is missing; remove that"),
+        (lambda run: os.truncate(newest(run) / "tree.json", 99), "tree.json was altered"),
         (lambda run: (newest(run) / "harness.json").write_text("{}"), "harness.json has no 'step', so it is not whole"),
         (lambda run: (newest(run) / "harness.json").write_text("{"), "harness.json is not JSON"),
         (lambda run: (run / "run.json").write_text("{"), "run.json is not JSON"),

@@ -11,12 +11,15 @@ import pytest
 import yaml
 
 import perdure
-from perdure import cli
+from perdure import cli, demos
 from perdure.core.errors import Refused, RunFailed
 from perdure.harness.config import ExperimentConfig
 from perdure.harness.signals import Interrupted
 
-TRAINING = ("run", "demo", "sweep", "eval", "export", "verify", "record")
+TRAINING = (
+    *("run", "demo", "sweep", "eval", "export", "verify", "record"),
+    *("pipeline", "sft", "warmup-value", "warmup-lcm"),
+)
 READING = ("metrics", "report", "compare", "validate", "show", "list")
 EXPERIMENT = """\
 environment: {id: perdure/cartpole}
@@ -63,7 +66,6 @@ def trainer(monkeypatch):
         check=note("check"),
         evaluate_run=note("evaluate_run", [row]),
         export_run=note("export_run"),
-        demo=note("demo", ((["metric", "ppo"], [["reward", "1.0"]]), Path("demo/report.html"))),
     )
     monkeypatch.setitem(sys.modules, "perdure.build", module)
     monkeypatch.setattr(perdure, "build", module, raising=False)
@@ -174,12 +176,37 @@ def test_an_interrupted_run_says_how_to_go_on(perdure_command, documents, traine
     assert (found, err) == (code, f"interrupted; go on with: perdure run {folder} --resume\n")
 
 
-def test_demo_prints_the_table_and_the_page(perdure_command, trainer):
-    code, out, _ = perdure_command("demo", "-o", "here")
+@pytest.mark.parametrize(
+    ("arguments", "which", "folder"),
+    [
+        ((), "control", "runs/demo"),
+        (("-o", "here"), "control", "here"),
+        (("language",), "language", "runs/demo-language"),
+    ],
+)
+def test_demo_prints_the_table_and_the_page(perdure_command, monkeypatch, arguments, which, folder):
+    calls = []
+
+    def shown(name):
+        def demo(output_dir, progress=True, say=None):
+            calls.append((name, output_dir, progress))
+            return demos.Shown(["metric", "ppo"], [["reward", "1.0"]], Path("demo/report.html"))
+
+        return demo
+
+    for name in demos.NAMES:
+        monkeypatch.setattr(demos, name, shown(name))
+    code, out, _ = perdure_command("demo", *arguments)
     assert code == 0
     assert out.splitlines()[-2].split() == ["reward", "1.0"]
     assert out.splitlines()[-1] == "report: demo/report.html"
-    assert trainer.calls == [("demo", (Path("here"),), {"progress": True})]
+    assert calls == [(which, Path(folder), True)]
+
+
+def test_a_demo_of_another_name_is_refused_with_the_nearest(perdure_command):
+    code, _, err = perdure_command("demo", "langauge")
+    assert code == 2
+    assert "did you mean 'language'" in err
 
 
 def test_dry_runs_show_the_cost_and_write_nothing(perdure_command, documents):

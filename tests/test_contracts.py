@@ -91,11 +91,14 @@ def recorded(tmp_path_factory):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_document_in_the_project_is_valid(path, recorded, monkeypatch):
     from perdure import build
+    from perdure.pipeline import Pipeline
 
     monkeypatch.chdir(recorded)
     document = load.read(path)
     if document.is_sweep:
         load.sweep_of(document)
+    elif "stages" in document.values:
+        Pipeline(document.values).check()
     else:
         build.check(load.experiment_of(document))
 

@@ -52,3 +52,23 @@ def test_a_policy_above_300_in_one_regime_of_the_demo_is_below_50_in_another(gro
     assert mean_return(reversed_push) < 50
     assert mean_return(reversed_push, sign=-1.0) > 300
     assert mean_return(earth, sign=-1.0) < 50
+
+
+def test_the_language_demo_has_three_arms_of_two_seeds_and_comes_back_to_its_first_rule():
+    with resources.as_file(resources.files("perdure") / "documents" / "demo_language.yaml") as path:
+        groups = sweep.plan(load.sweep(path, ()))
+    assert [group.config.algorithm.name for group in groups] == ["lm/ppo", "lm/ewc", "lm/grpo"]
+    assert all(len(group.config.run.seeds) == 2 for group in groups)
+    segments = groups[0].config.schedule().segments
+    assert segments[-1].origin == segments[0].id
+
+
+def test_the_language_demo_teaches_every_rule_that_its_arms_meet():
+    from perdure.pipeline import Pipeline
+
+    with resources.as_file(resources.files("perdure") / "documents" / "demo_language_start.yaml") as path:
+        start = Pipeline.read(path)
+    with resources.as_file(resources.files("perdure") / "documents" / "demo_language.yaml") as path:
+        arms = sweep.plan(load.sweep(path, ()))[0].config.schedule()
+    met = {segment.id: segment.params for segment in arms.segments if segment.origin == segment.id}
+    assert {regime.id: regime.params for regime in start.regimes()} == met

@@ -61,8 +61,14 @@ def run_experiment(
 
 
 def check(config: ExperimentConfig) -> None:
-    """Build everything a document names, without training; raises what is wrong with it."""
-    build(config).close()
+    """Build everything a document names, without training; raises what is wrong with it.
+
+    Of a language document that is the first seed's policy too, since its own keys show only when it is made.
+    """
+    made = build(config)
+    if language.is_language(config):
+        made.init(config.run.seeds[:1])
+    made.close()
     evaluation_plan(config, schedule_of(config))
 
 
@@ -268,4 +274,4 @@ def _reopened(folder):
         raise DataError(f"{folder} holds no run.json; give a run's directory")
     config = load.experiment(folder, ())
     learner = build(config)
-    return config, learner, learner.load(checkpoint.newest(folder))
+    return config, learner, learner.load(checkpoint.verify(checkpoint.newest(folder)))

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -228,12 +229,13 @@ def facts(
     if world is not None:
         return world.spec, *_bounds(config, schedule, world, lambda params: world.bounds(world.task(**params)))
     from perdure.harness.host import spec_of
-    from perdure.worlds.adapters.gymnasium import WorldEnv
 
     built = config.environment.build() if env is None else env
     try:
         spec, core = spec_of(built), built.unwrapped
-        if isinstance(core, WorldEnv):
+        # Only a process that has loaded the face of pure worlds can hold one; without it JAX stays out.
+        face = sys.modules.get("perdure.worlds.adapters.face")
+        if face is not None and isinstance(core, face.WorldEnv):
             pure = core.world
             return spec, *_bounds(config, schedule, pure, lambda params: pure.bounds(pure.task(**params)))
         return spec, *_bounds(config, schedule, core, lambda params: core.bounds(params))

@@ -60,7 +60,7 @@ class Pipeline:
         self.config = ExperimentConfig.from_document(self.values)
         if not language.is_language(self.config):
             raise Refused(
-                f"algorithm.name is {self.config.algorithm.name!r}; stages prepare a language policy (lm/...)"
+                f"algorithm.name is {self.config.algorithm.name!r}; stages are for language policies (lm/...)"
             )
         self._given = self.config.algorithm.policy or PolicyConfig()
         self._factory = registry.load(self._given.factory, "algorithm.policy.factory")
@@ -79,12 +79,17 @@ class Pipeline:
         """The links of the chain and how far each has come."""
         return [Step(name, self.folder(name), self.status(name)) for name in self.names]
 
+    def check(self) -> None:
+        """Build what the experiment names, but for the policy, which only the stages make; raises what is wrong."""
+        build.build(self.config).close()
+        build.evaluation_plan(self.config, build.schedule_of(self.config))
+
     def run(self, *, say: Say = lambda text: None, progress: bool = False) -> list[Step]:
         """Run what is not finished, link by link, and go on with what was begun; returns the finished chain.
 
         Raises what the stages and `build.run_experiment` raise; DataError for a bundle that is not whole.
         """
-        build.check(self.config)
+        self.check()
         for name in self.names:
             self._run(name, say, progress)
         return self.plan()
@@ -93,7 +98,7 @@ class Pipeline:
         """Run one training stage alone; ConfigError where the document has none, or an earlier one is not finished."""
         if getattr(self.stages, name) is None:
             raise ConfigError(f"stages.{name} is missing; add it to the document")
-        build.check(self.config)
+        self.check()
         before = self.before(name)
         if before is not None and self.status(before) != "finished":
             raise ConfigError(

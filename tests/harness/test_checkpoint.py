@@ -52,3 +52,19 @@ def test_encoded_values_come_back_through_json_exactly():
 def test_a_value_that_json_cannot_hold_is_refused():
     with pytest.raises(DataError, match="a object cannot be stored"):
         checkpoint.encode({"x": object()})
+
+
+@pytest.mark.parametrize("harm", ["alter", "remove"])
+def test_a_checkpoint_whose_file_is_not_as_it_was_written_is_refused(tmp_path, harm):
+    counts = {name: {} for name in ("step", "mark", "trace", "files", "versions", "origins")}
+
+    def save(folder):
+        (folder / "inner").mkdir()
+        (folder / "inner" / "weights").write_bytes(b"\x00\x01\x02")
+
+    folder = checkpoint.write_checkpoint(tmp_path, 3, save, counts)
+    assert checkpoint.verify(folder) == folder
+    file = folder / "inner" / "weights"
+    file.write_bytes(b"\x00\x01\x03") if harm == "alter" else file.unlink()
+    with pytest.raises(DataError, match=r"weights (is missing|was altered)"):
+        checkpoint.verify(folder)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from perdure.core.errors import ConfigError, Refused
+from perdure.core.errors import ConfigError, Refused, RunFailed
 from perdure.core.records import RegimeSchedule, Segment
 from perdure.lm.groups import GroupTraining
 from perdure.lm.learner import GroupLearner
@@ -178,3 +178,45 @@ def test_a_fault_is_missing_not_zero(learner, letters):
     assert metrics["rollout/faults"] == 1
     assert len(window) == 14
     assert 3 not in window.columns["lane"]
+
+
+def test_a_group_left_with_one_episode_is_set_aside(learner, letters):
+    """Of two groups of two, one loses an episode; what is left of it is recorded, and not trained on."""
+    made = learner(size=2, make_env=lambda lane: letters.Letters(fail_at=1 if lane == 0 else None))
+    state, window, metrics = made.advance(made.init((0,)), ONE, 60)
+    assert metrics["rollout/faults"] == 1
+    assert sorted(set(window.columns["lane"])) == [1, 2, 3]
+    assert state[0].backend.updates == 1
+
+
+def test_an_update_without_a_whole_group_says_why(learner, letters):
+    made = learner(size=2, make_env=lambda lane: letters.Letters(fail_at=1 if lane % 2 else None))
+    with pytest.raises(RunFailed, match="no group of an update had two episodes left"):
+        made.advance(made.init((0,)), ONE, 60)
+
+
+def test_a_failing_evaluation_tells_what_the_world_raised(learner, letters):
+    made = learner(make_env=lambda lane: letters.Letters(fail_at=1 if lane == 1 else None))
+    with pytest.raises(RunFailed, match=r"1 of 3 episodes of an evaluation failed.*the world broke"):
+        made.evaluate(made.init((0,)), None, 3)
+
+
+def test_a_prompt_longer_than_the_context_is_told_with_both_lengths(learner, letters):
+    class Talkative(letters.Letters):
+        def reset(self, *, seed=None, options=None):
+            return "word " * 50, super().reset(seed=seed)[1]
+
+    made = learner(make_env=lambda lane: Talkative())
+    with pytest.raises(RunFailed, match=r"prompt of \d{3} tokens, the model's context is 96"):
+        made.advance(made.init((0,)), ONE, 60)
+
+
+def test_a_recipe_stands_for_its_objective():
+    assert GroupTraining(recipe="dapo").objective == RECIPES["dapo"]
+    for options, named in (
+        ({"recipe": "dappo"}, "did you mean 'dapo'"),
+        ({"recipe": "ppo"}, "recipe is 'ppo'"),
+        ({"recipe": "dapo", "objective": RECIPES["gspo"]}, "keep one"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            GroupTraining(**options)

@@ -64,9 +64,9 @@ def test_a_failing_world_changes_nothing_for_the_others(letters, played):
         assert before.trajectory == after.trajectory
     assert "the world broke" in broken[1].fault
     assert np.isnan(broken[1].score)
-    assert faults(broken) == [broken[1].fault]
+    assert faults(broken, "an update") == [broken[1].fault]
     with pytest.raises(RunFailed, match="all 1 episodes"):
-        faults(broken[1:2])
+        faults(broken[1:2], "an update")
 
 
 def test_an_episode_that_the_world_does_not_end_is_truncated(letters, played):

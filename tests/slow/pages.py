@@ -20,11 +20,11 @@ def trained(config: ExperimentConfig) -> dict[int, list[float]]:
     return marks
 
 
-def summed_up(values: list[float]) -> list[str]:
+def summed_up(values: list[float], digits: int = 1) -> list[str]:
     """The cells of a mean, its interval, and the values from lowest to highest."""
     interval = aggregate.mean_interval(values)
-    lowest_first = ", ".join(f"{value:.1f}" for value in sorted(values))
-    return [f"{interval.value:.1f}", f"{interval.low:.1f} to {interval.high:.1f}", lowest_first]
+    shown = [f"{value:.{digits}f}" for value in (interval.value, interval.low, interval.high, *sorted(values))]
+    return [shown[0], f"{shown[1]} to {shown[2]}", ", ".join(shown[3:])]
 
 
 def write_row(page: Path, head: str, order: Iterable[str], cells: list[str]) -> None:

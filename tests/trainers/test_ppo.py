@@ -15,8 +15,8 @@ from perdure.core.records import RegimeSchedule, Segment
 from perdure.harness.collector import RolloutCollector
 from perdure.harness.host import HostLearner
 from perdure.lm import forward
-from perdure.lm.hooks import Hooks
 from perdure.lm.factory import language_policy
+from perdure.lm.hooks import Hooks
 from perdure.lm.sampling import Sampling
 from perdure.metrics.advantages import compute_gae
 from perdure.trainers.ppo import PPOBackend

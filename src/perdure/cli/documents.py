@@ -37,6 +37,14 @@ def validate(file: options.Document, overrides: options.Overrides = None) -> Non
         for group in groups:
             typer.echo(f"OK {group.name}: seeds {' '.join(map(str, group.seeds))}")
         return
+    if "stages" in document.values:
+        from perdure.pipeline import Pipeline
+
+        with load.located(document):
+            chain = Pipeline(document.values)
+            chain.check()
+        typer.echo(f"OK {file}: {', '.join(chain.names)}")
+        return
     experiment = load.experiment_of(document)
     with load.located(document):
         build.check(experiment)
@@ -108,12 +116,23 @@ def _about(family: str, name: str) -> str:
 
 
 def _fields(found: Any) -> list[list[str]]:
-    if not dataclasses.is_dataclass(found):
-        return []
-    return [
-        [field.name, _type(field.type), "" if field.default is dataclasses.MISSING else repr(field.default)]
-        for field in dataclasses.fields(found)
-    ]
+    """A row for each key: those of the parts that a class says it reads (`keys_of`), else its own fields."""
+    rows: dict[str, list[str]] = {}
+    for part in getattr(found, "keys_of", (found,)):
+        for field in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
+            rows[field.name] = [field.name, _type(field.type), _shown(field.default)]
+            if dataclasses.is_dataclass(field.default):
+                for each in dataclasses.fields(field.default):
+                    name = f"{field.name}.{each.name}"
+                    rows[name] = [name, _type(each.type), _shown(getattr(field.default, each.name))]
+    return list(rows.values())
+
+
+def _shown(default: Any) -> str:
+    """A default; that of a nested component is told field by field, and named here only."""
+    if default is dataclasses.MISSING:
+        return ""
+    return type(default).__name__ if dataclasses.is_dataclass(default) else repr(default)
 
 
 def _type(annotation: Any) -> str:

@@ -1,13 +1,11 @@
 """Commands for pipelines: pipeline, sft, warmup-value, warmup-lcm."""
 
-import contextlib
 import shlex
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from perdure.cli import options
+from perdure.cli import options, training
 
 
 def pipeline(
@@ -29,7 +27,7 @@ def pipeline(
     """
     chain = _read(file, overrides)
     if not dry_run:
-        with _resumable("pipeline", file, overrides):
+        with _again("pipeline", file, overrides):
             chain.run(say=_saying(quiet), progress=not quiet)
     rows = [[step.name, step.status, str(step.folder)] for step in chain.plan()]
     typer.echo(options.table(["stage", "status", "folder"], rows))
@@ -70,7 +68,7 @@ def warmup_lcm(file: options.Document, overrides: options.Overrides = None, quie
 
 def _one(command: str, name: str, file: Any, overrides: Any, quiet: bool) -> None:
     chain = _read(file, overrides)
-    with _resumable(command, file, overrides):
+    with _again(command, file, overrides):
         step = chain.run_stage(name, say=_saying(quiet))
     typer.echo(str(step.folder))
 
@@ -85,12 +83,7 @@ def _saying(quiet: bool) -> Any:
     return (lambda text: None) if quiet else options.say
 
 
-@contextlib.contextmanager
-def _resumable(command: str, file: Any, overrides: Any) -> Iterator[None]:
-    """End an interrupted command with how to go on, and the exit code of its signal."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        changes = [part for value in overrides or () for part in ("--set", value)]
-        options.say(f"interrupted; go on with: {shlex.join(['perdure', command, str(file), *changes])}")
-        raise typer.Exit(getattr(stopped, "exit_code", 130)) from None
+def _again(command: str, file: Any, overrides: Any) -> Any:
+    """Tell how to go on where the command is interrupted."""
+    changes = [part for value in overrides or () for part in ("--set", value)]
+    return training.resumable(shlex.join(["perdure", command, str(file), *changes]))

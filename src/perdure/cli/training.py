@@ -38,7 +38,7 @@ def run(
     document = load.read(file, overrides or ())
     config = load.experiment_of(document)
     build = _build()
-    with load.located(document), _resumable(f"perdure run {shlex.quote(str(config.folder))} --resume"):
+    with load.located(document), resumable(f"perdure run {shlex.quote(str(config.folder))} --resume"):
         result = build.run_experiment(config, trace_path=trace, export_dir=export_to, resume=resume, progress=not quiet)
     if not quiet:
         folder = shlex.quote(str(result.folder))
@@ -68,7 +68,7 @@ def demo(
     if which not in demos.NAMES:
         raise ConfigError(f"demo is {which!r}; {nearest(which, demos.NAMES)}")
     folder = output_dir or Path("runs/demo" if which == "control" else f"runs/demo-{which}")
-    with _resumable(f"perdure demo {which} -o {shlex.quote(str(folder))}"):
+    with resumable(f"perdure demo {which} -o {shlex.quote(str(folder))}"):
         if which == "control":
             shown = demos.control(folder, progress=not quiet)
         else:
@@ -110,7 +110,7 @@ def sweep(
         return
     options.check(layout.plan(config))
     changes = [part for value in overrides or () for part in ("--set", value)]
-    with _resumable(shlex.join(["perdure", "sweep", str(file), *changes, "--resume"])):
+    with resumable(shlex.join(["perdure", "sweep", str(file), *changes, "--resume"])):
         outcomes = runner.run_sweep(config, executor=executor, workers=workers, resume=resume, say=options.say)
     failed = [outcome for outcome in outcomes if outcome.status != "finished"]
     typer.echo(f"{len(outcomes) - len(failed)} run(s) finished, {len(failed)} failed; in {config.output_dir}")
@@ -195,7 +195,7 @@ def _build() -> Any:
 
 
 @contextlib.contextmanager
-def _resumable(command: str) -> Iterator[None]:
+def resumable(command: str) -> Iterator[None]:
     """End an interrupted command with how to go on, and the exit code of its signal."""
     try:
         yield

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from perdure.core import arrays
 from perdure.core.errors import DataError
 from perdure.harness import directory
 
@@ -32,7 +33,8 @@ def write_checkpoint(run: Path, step: int, save: Callable[[Path], None], counts:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         save(partial)
-        directory.write_atomic(partial / "harness.json", (json.dumps(counts) + "\n").encode())
+        sealed = {**counts, "sha256": _digests(partial)}
+        directory.write_atomic(partial / "harness.json", (json.dumps(sealed) + "\n").encode())
         if final.exists():
             stale = parent / f".{step:012d}.stale{directory.PARTIAL}"
             os.replace(final, stale)
@@ -64,6 +66,23 @@ def read_counts(folder: Path) -> dict[str, Any]:
                 "remove that checkpoint's folder to use the one before it"
             )
     return counts
+
+
+def verify(folder: Path) -> Path:
+    """The folder itself, if each file of the checkpoint is as it was written; DataError naming one that is not."""
+    known: dict[str, str] = read_counts(folder).get("sha256", {})
+    found = _digests(folder)
+    for name, digest in known.items():
+        if found.get(name) != digest:
+            what = "is missing" if name not in found else "was altered: its sha256 is not the recorded one"
+            raise DataError(f"{folder / name} {what}; remove that checkpoint's folder to use the one before it")
+    return folder
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The sha256 of every file below a folder but harness.json, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "harness.json")
+    return {path.relative_to(folder).as_posix(): arrays.sha256(path) for path in files}
 
 
 def newest(run: Path) -> Path:

@@ -49,8 +49,13 @@ def schedule(config: "ExperimentConfig") -> RegimeSchedule | None:
 
 def _check_world(config: "ExperimentConfig") -> None:
     name = config.environment.id
-    if name.startswith("perdure/") and name not in registry.names("text_worlds"):
-        registry.check("worlds", name, "environment.id")
+    known = [*registry.names("worlds"), *registry.names("text_worlds")]
+    if name.startswith("perdure/") and name not in known:
+        raise UnknownName(f"environment.id is {name!r}, which is not a registered name; {nearest(name, known)}")
+    if name in registry.names("text_worlds") and config.algorithm.name in registry.names("agents"):
+        algorithm = config.algorithm.name
+        remedy = "did you mean lm/ppo?" if algorithm == "ppo" else "train a language policy in it, as lm/grpo does"
+        raise ConfigError(f"algorithm.name is {algorithm!r}, but {name} speaks text; {remedy}")
 
 
 def _check_algorithm(config: "ExperimentConfig") -> None:

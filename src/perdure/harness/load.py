@@ -63,6 +63,8 @@ def experiment_of(document: Document) -> ExperimentConfig:
     """The experiment of a document already read."""
     if document.is_sweep:
         raise ConfigError(f"{document.source} is a sweep (it has base or families); run it with: perdure sweep")
+    if "stages" in document.values:
+        raise ConfigError(f"{document.source} is a pipeline (it has stages); run it with: perdure pipeline")
     with located(document):
         return ExperimentConfig.from_document(document.values)
 

@@ -99,7 +99,7 @@ def _run(job: Job, place: directory.RunDirectory) -> RunResult:
     _spare_what_is_there(job, place)
     # A checkpoint that cannot be loaded must leave the files as they are, so this comes before they are cut.
     try:
-        state = job.learner.load(saved[-1]) if saved else job.learner.init(tuple(job.meta["seeds"]))
+        state = job.learner.load(checkpoint.verify(saved[-1])) if saved else job.learner.init(tuple(job.meta["seeds"]))
     except PerdureError:
         raise
     except Exception as error:
@@ -112,7 +112,8 @@ def _run(job: Job, place: directory.RunDirectory) -> RunResult:
                 if mark > live.mark:
                     _train_to(live, mark, stop)
                     _at_mark(live, mark)
-        live.write_meta(status="finished", stationary=len(live.origins) <= 1)
+        rows = live.trace.counts()["rows"]
+        live.write_meta(status="finished", stationary=len(live.origins) <= 1, rows=rows)
     except PerdureError as error:
         _record_failure(live, error)
         raise

@@ -85,7 +85,8 @@ def _shortfall(found: Rows, meta: Mapping[str, Any]) -> list[str]:
     """What is missing of a run that says how much it did."""
     if not len(found.step):
         return ["it holds no steps yet"]
-    promised = meta.get("done_steps", 0) * len(meta.get("seeds") or ()) if meta.get("status") == "finished" else 0
+    told = meta.get("rows", meta.get("done_steps", 0) * len(meta.get("seeds") or ()))
+    promised = told if meta.get("status") == "finished" else 0
     return [f"run.json tells of {promised} rows, {len(found.step)} are there"] if len(found.step) < promised else []
 
 

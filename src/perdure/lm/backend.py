@@ -9,7 +9,7 @@ An `Algorithm` of the harness. What a backend adds to proximal policy optimisati
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from perdure.lm import checkpoint, forward, packing, penalties
 from perdure.lm.batch import TokenBatch
 from perdure.lm.clipped import Pieces, Rows
 from perdure.lm.conversation import Recorded, plain, restored
+from perdure.lm.extensions.base import refuse_unknown
 from perdure.lm.hindsight import HERBuffer
 from perdure.lm.hooks import Hooks
 from perdure.lm.policy import LanguagePolicy
@@ -36,8 +37,6 @@ from perdure.metrics.advantages import GAEMode
 TRAINING = "training"
 """The folder of a checkpoint that holds what only a resumed training needs."""
 
-ANCHOR = "l2_anchor"
-
 
 class Backend:
     """Trains a LanguagePolicy on windows of environment steps by proximal policy optimisation.
@@ -45,9 +44,10 @@ class Backend:
     `options` are the keys of `lm.settings.Settings` (`preset` among them) and of `lm.step.Optimisation`. An
     `optimizer` of one's own must cover `trainable_parameters()`. `replay_size` -1 keeps nothing; otherwise rows whose
     relabelled reward is positive are kept and mixed in, without correction for their age, as the reference does.
-    `hooks` act in their order. Raises ConfigError for unknown or unusable options, Refused for options that exclude
-    each other.
+    `hooks` act in their order. ConfigError for unknown or unusable options, Refused for some that exclude others.
     """
+
+    keys_of: ClassVar[tuple[type, ...]] = (Settings, Optimisation)
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Backend:
         hooks: Sequence[Hooks] = (),
         **options: Any,
     ):
+        refuse_unknown(options, Settings, Optimisation)
         names = {each.name for each in dataclasses.fields(Optimisation)}
         steps = {name: options.pop(name) for name in list(options) if name in names}
         self.settings = make(Settings, options, "algorithm.kwargs").resolved()
@@ -200,7 +201,7 @@ class Backend:
         return torch.stack(terms).sum() if terms else None
 
     def _train(self, batch: TokenBatch) -> dict[str, float]:
-        measured = bool(self.settings.kl_coeff) and self.settings.kl_penalty != ANCHOR
+        measured = bool(self.settings.kl_coeff) and self.settings.kl_penalty != "l2_anchor"
         reference = self._reference if measured else None
         rows, metrics = prepared(self._scorer, batch, self.settings, self.updates, reference)
         order = np.random.Generator(np.random.Philox(key=[self.settings.seed, self.updates]))
@@ -236,7 +237,7 @@ class Backend:
 
     def _anchor(self) -> Tensor | None:
         """The reference's L2 anchor: kl_coeff times the squared distance from the first weights."""
-        if not self.settings.kl_coeff or self.settings.kl_penalty != ANCHOR:
+        if not self.settings.kl_coeff or self.settings.kl_penalty != "l2_anchor":
             return None
         return self.settings.kl_coeff * penalties.pull(self._of_model(), self._start)
 

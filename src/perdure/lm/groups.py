@@ -9,7 +9,7 @@ import torch
 
 from perdure.core import seeds
 from perdure.core.component import component
-from perdure.core.errors import ConfigError, Refused
+from perdure.core.errors import ConfigError, Refused, nearest
 from perdure.lm import checkpoint, packing, update
 from perdure.lm.batch import TokenBatch
 from perdure.lm.conversation import Recorded
@@ -33,6 +33,8 @@ class GroupTraining:
 
     objective: Objective = RECIPES["grpo"]
     """Advantage, loss, aggregation and divergence; any of them may be changed."""
+    recipe: str | None = None
+    """Instead of `objective`: grpo, dr_grpo, dapo, gspo, cispo, sapo, rloo, reinforce or maxrl, as published."""
     optimisation: Optimisation = Optimisation()
     turns: int = 8
     """Answers of an episode at most; one that the world has not ended by then is truncated."""
@@ -45,6 +47,13 @@ class GroupTraining:
     """Episodes of a group where the document does not say."""
 
     def __post_init__(self):
+        if self.recipe is not None:
+            known = [name for name, each in RECIPES.items() if not each.needs_values]
+            if self.recipe not in known:
+                raise ConfigError(f"recipe is {self.recipe!r}; {nearest(self.recipe, known)}")
+            if self.objective not in (type(self).objective, RECIPES[self.recipe]):
+                raise ConfigError(f"recipe is {self.recipe!r} and objective is given too; keep one of them")
+            object.__setattr__(self, "objective", RECIPES[self.recipe])
         for name in ("turns", "epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from perdure.core import capabilities, seeds
-from perdure.core.errors import DataError, Refused
+from perdure.core.errors import DataError, Refused, RunFailed
 from perdure.core.records import Evaluation, Params, RegimeSchedule, RolloutWindow, Segment, Shift
 from perdure.harness import checkpoint, directory, observations, spaces, trials, worldstate
 from perdure.harness.host import joined, table
@@ -24,7 +24,7 @@ from perdure.harness.trace import JsonlTrace
 from perdure.lm import starts
 from perdure.lm.groups import GroupBackend, GroupTraining
 from perdure.lm.hooks import Hooks
-from perdure.lm.rollout import Episode, faults, play
+from perdure.lm.rollout import Episode, comparable, faults, play
 from perdure.regimes import schedules
 
 
@@ -195,10 +195,11 @@ class GroupLearner:
         episodes = self._episodes(arm, segment, params)
         policy = arm.backend.policy
         play(policy, episodes, copies=self._size, turns=self.training.turns, sampling=policy.sampling)
-        wrong = faults(episodes)
+        wrong = faults(episodes, "an update")
         window, over = self._rows(arm, schedule, number, episodes)
         sound = [episode for episode in episodes if episode.fault is None]
-        metrics = arm.backend.update([episode.trajectory for episode in sound])
+        taught = comparable(sound) if self.training.objective.needs_groups else sound
+        metrics = arm.backend.update([episode.trajectory for episode in taught])
         if starts.is_endless(arm.envs[0]):
             arm.observations = [episode.observation for episode in episodes if episode.recorded]
             for episode in episodes:
@@ -278,7 +279,12 @@ class GroupLearner:
         policy = arm.backend.policy
         greedy = dataclasses.replace(policy.sampling, greedy=True)
         play(policy, episodes, copies=1, turns=self.training.turns, sampling=greedy)
-        faults(episodes)
+        wrong = [episode.fault for episode in episodes if episode.fault is not None]
+        if wrong:
+            raise RunFailed(
+                f"step {arm.step}: {len(wrong)} of {len(episodes)} episodes of an evaluation failed, the first with: "
+                f"{wrong[0]}; mend the world"
+            )
         return [episode.score for episode in episodes], [len(episode.rows) for episode in episodes]
 
     def _worlds(self, arm: _Arm) -> list[Any]:

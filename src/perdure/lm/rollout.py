@@ -5,6 +5,7 @@ prefill of their prompt. An episode whose world fails is set aside with its reas
 for the others.
 """
 
+import collections
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ def play(policy: Any, episodes: Sequence[Episode], *, copies: int, turns: int, s
     openings = [
         _opening(policy, episode, episodes[row // copies * copies].lane) for row, episode in enumerate(episodes)
     ]
+    _refuse_long(openings, policy.context)
     for first in range(0, len(episodes), copies):
         _refuse_unequal(openings[first : first + copies])
     for episode, ids in zip(episodes, openings, strict=True):
@@ -98,7 +100,7 @@ def _step(policy: Any, episode: Episode, sampled: Sampled, last: bool) -> list[i
         episode.fault = told(error)
         return []
     if not np.isfinite(reward):
-        episode.fault = f"its reward is {reward}"
+        episode.fault = f"the reward is {reward}, which means that there is none"
         return []
     record.reward = reward
     full = sampled.stop is Stop.CONTEXT
@@ -138,6 +140,15 @@ def _cut(episode: Episode) -> None:
     episode.rows[-1].truncated = True
 
 
+def _refuse_long(openings: Sequence[list[int]], context: int) -> None:
+    for number, ids in enumerate(openings):
+        if len(ids) >= context:
+            raise RunFailed(
+                f"episode {number} of an update begins with a prompt of {len(ids)} tokens, the model's context is "
+                f"{context}; have the world say less, or take a model with a longer context"
+            )
+
+
 def _refuse_unequal(openings: Sequence[list[int]]) -> None:
     if any(ids != openings[0] for ids in openings[1:]):
         raise Refused(
@@ -146,9 +157,18 @@ def _refuse_unequal(openings: Sequence[list[int]]) -> None:
         )
 
 
-def faults(episodes: Sequence[Episode]) -> list[str]:
-    """What worlds raised; RunFailed where not one episode was spared."""
+def faults(episodes: Sequence[Episode], what: str) -> list[str]:
+    """Why episodes are missing; RunFailed, saying of `what`, where not one was spared."""
     found = [episode.fault for episode in episodes if episode.fault is not None]
     if episodes and len(found) == len(episodes):
-        raise RunFailed(f"all {len(found)} episodes of an update failed, the first with: {found[0]}; mend the world")
+        raise RunFailed(f"all {len(found)} episodes of {what} failed, the first with: {found[0]}; mend the world")
     return found
+
+
+def comparable(sound: Sequence[Episode]) -> list[Episode]:
+    """Those with another one of their group to be compared with; RunFailed where no group has two."""
+    sizes = collections.Counter(episode.group for episode in sound)
+    kept = [episode for episode in sound if sizes[episode.group] > 1]
+    if not kept:
+        raise RunFailed("worlds failed until no group of an update had two episodes left; mend the world")
+    return kept

@@ -39,7 +39,7 @@ class Optimisation:
     warmup_steps: int = 0
     """Optimiser steps over which the rate rises linearly; the first takes 1 / warmup_steps of it."""
     total_steps: int | None = None
-    tokens_per_micro_batch: int = 8192
+    tokens_per_micro_batch: int = 4096
     """Tokens of one forward and backward pass, padding included."""
     bf16: bool = False
     """Passes run under bfloat16 autocast; weights, moments and the loss stay in fp32."""

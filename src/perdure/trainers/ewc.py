@@ -53,13 +53,14 @@ PRESET: Mapping[str, tuple[Any, Any]] = {
 
 
 class EWCBackend(Backend):
-    """`lm.backend.Backend` with anchors; further keys are those of `lm.extensions.consolidation.EWC`.
+    """Proximal policy optimisation held by elastic weight consolidation at shifts (Kirkpatrick et al. 2017).
 
     `fisher_gamma` is never the discount `gamma`, `fisher_seed` by default `seed`. At a shift the regime that
     ends is consolidated.
     """
 
     needs_boundary: ClassVar[bool] = True
+    keys_of: ClassVar[tuple[type, ...]] = (EWC, Settings, Optimisation)
 
     def __init__(
         self, policy: Any, optimizer: Any = None, replay_size: int = -1, *, hooks: Sequence[Hooks] = (), **options: Any

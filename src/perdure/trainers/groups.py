@@ -11,8 +11,7 @@ from perdure.lm.objectives.table import RECIPES, Objective
 class GRPO(GroupTraining):
     """Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300).
 
-    Its relatives differ in `objective` alone: dr_grpo, dapo, gspo, cispo, sapo and maxrl of
-    `perdure.lm.objectives.table.RECIPES`.
+    Its relatives differ in `objective` alone; `recipe` names them: dr_grpo, dapo, gspo, cispo, sapo and maxrl.
     """
 
 

@@ -8,7 +8,7 @@ fresh ones into the batch, unweighted and without the structure of episodes; no 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from perdure.core.component import make
 from perdure.core.errors import Refused
@@ -30,11 +30,13 @@ REPLAY_SIZE = 512
 
 
 class HERBackend(Backend):
-    """`lm.backend.Backend` with hindsight; further keys are those of `lm.extensions.hindsight.Hindsight`.
+    """Proximal policy optimisation with replay of answers as if they had succeeded.
 
     `replay_size` is its capacity and `replay_seed` (by default `seed`) its seed. With correction none the backend's own
     replay does it, as the published code: the store is filled first, sampled after the first update.
     """
+
+    keys_of: ClassVar[tuple[type, ...]] = (Hindsight, Settings, Optimisation)
 
     def __init__(
         self,

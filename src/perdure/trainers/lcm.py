@@ -9,7 +9,7 @@ only the consistency of neighbouring latents, whose gradient never reaches the h
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from perdure.core.component import make
 from perdure.core.errors import ConfigError
@@ -53,12 +53,14 @@ PRESET: Mapping[str, tuple[Any, Any]] = {
 
 
 class LCMBackend(Backend):
-    """`lm.backend.Backend` with a latent context; further keys: `lm.extensions.latent_context.LatentContext`.
+    """Proximal policy optimisation with a latent context that names the regime in every prompt.
 
     `context_encoder` is a RegimeContextEncoder of one's own, whose shape and labels then hold; else one is made as
     `encoder` (an EncoderShape, or its keys) says, from `context_seed` (by default `seed`). `hash_mode` changes the
     shape's. Episodes count in the advantages (gae episodic) under both presets.
     """
+
+    keys_of: ClassVar[tuple[type, ...]] = (LatentContext, Settings, Optimisation)
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ __all__ = ["OldPolicyPass", "PPOBackend", "RatioMode", "TokenBatch"]
 
 
 class PPOBackend(Backend):
-    """`lm.backend.Backend` as it is; keys of its options are those of `lm.settings.Settings`.
+    """Proximal policy optimisation of answers, with a value head (Schulman et al. 2017, arXiv 1707.06347).
 
     A subclass may add to the loss of each optimiser step, inside the clipped gradient norm, by overriding
     `_apply_auxiliary_regularization() -> Tensor | None`.

@@ -43,6 +43,18 @@ def test_rollouts_come_run_by_run_and_begin_in_other_regimes(letters, policy):
     assert first.observations[1] == first.messages[2]["content"] == "turn 1"
 
 
+def test_an_episode_that_fails_is_left_out_and_told(letters, policy):
+    made, told = [], []
+
+    def make(lane):
+        made.append(letters.Letters(fail_at=None if made else 1))
+        return made[-1]
+
+    found = collecting.rollouts(make, policy, TWO[:1], runs=1, episodes=3, turns=2, seed=1, say=told.append)
+    assert len(found) == 2
+    assert told[0] == "warning: an episode of regime low failed and is left out: ValueError: the world broke"
+
+
 def test_a_world_that_always_fails_ends_it(letters, policy):
     with pytest.raises(RunFailed, match="the world broke"):
         played(letters, policy, fail_at=1)

@@ -89,7 +89,8 @@ def rollouts(
                         _begun(env, regimes[place], keys, number) for env, number in zip(envs, numbers, strict=False)
                     ]
                     play(policy, batch, copies=1, turns=turns, sampling=policy.sampling)
-                    faults(batch)
+                    for reason in faults(batch, f"run {run}, regime {regimes[place].id}"):
+                        say(f"warning: an episode of regime {regimes[place].id} failed and is left out: {reason}")
                     sound = [episode for episode in batch if episode.fault is None]
                     found += [_played(policy, episode, regimes[place], run) for episode in sound]
             say(f"run {run + 1} of {runs}: {len(found)} episodes, mean score {_mean(found):.3f}")

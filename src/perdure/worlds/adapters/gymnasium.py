@@ -13,7 +13,6 @@ from perdure.core.capabilities import capability
 from perdure.core.errors import ConfigError, MissingExtra, PerdureError, Refused, RunFailed, UnknownName, nearest
 from perdure.core.records import Spec
 from perdure.worlds import catalogue
-from perdure.worlds.adapters.face import WorldEnv as WorldEnv
 
 UNLIMITED = 1000
 """Spec.horizon of an environment that sets no limit: the length of an evaluation."""
@@ -27,8 +26,12 @@ class MissingEnvironment(MissingExtra):
         ImportError.__init__(self, message)
 
 
-def face(world: str, **kwargs: Any) -> WorldEnv:
+def face(world: str, **kwargs: Any) -> Any:
     """The Gymnasium face of a pure world by its id, such as "perdure/cartpole"; `kwargs` are the world's fields."""
+    from perdure.worlds.adapters.face import (
+        WorldEnv,  # Loads JAX, which a world that is stepped in Python does without.
+    )
+
     return WorldEnv(catalogue.pure(world, kwargs), world, kwargs)
 
 
@@ -40,6 +43,8 @@ def make(env_id: str, kwargs: Mapping[str, Any] | None = None, place: str = "env
     """
     kwargs = dict(kwargs or {})
     if catalogue.is_pure(env_id):
+        from perdure.worlds.adapters.face import WorldEnv
+
         return WorldEnv(catalogue.pure(env_id, kwargs, place.removesuffix(".id")), env_id, kwargs)
     if env_id in registry.names("text_worlds"):
         return _built(lambda: registry.resolve("text_worlds", env_id, place)(**kwargs), env_id, place)
