@@ -1,5 +1,6 @@
 """What every test shares: property tests draw the same examples each time, with no deadline, since cores are shared."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -11,6 +12,20 @@ from perdure import cli
 
 hypothesis.settings.register_profile("perdure", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("perdure")
+
+
+MOST_MAPS = 25_000
+"""Memory maps of a process; Linux allows 65,530, and XLA crashes where it gets no further one for a program."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_programs():
+    """Drop JAX's compiled programs after a module once they hold many memory maps."""
+    yield
+    maps = Path("/proc/self/maps")
+    if "jax" in sys.modules and maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
