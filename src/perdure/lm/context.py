@@ -19,15 +19,9 @@ from perdure.core.component import component
 from perdure.core.errors import ConfigError, DataError
 from perdure.lm.features import STATE_DIM, FeatureKind, HashMode
 from perdure.lm.weights import read_weights
+from perdure.regimes.providers import CANONICAL
 
-CANONICAL_REGIMES = (
-    "baseline",
-    "edi_spike",
-    "infra_degradation",
-    "financial_pressure",
-    "workforce_constrained",
-    "baseline_revisit",
-)
+CANONICAL_REGIMES = CANONICAL
 """The published order of the six regimes, which is the order of the logits."""
 
 DESCRIBED = 2

@@ -14,42 +14,43 @@ from perdure.lm.hooks import Hooks
 
 
 @component
-class L2Init:
+class _Pull:
+    """A pull of the trained weights towards some that stood before."""
+
+    strength: float = 1e-3
+    parameter_scope: str = ParameterScope.ALL
+    """lora_only, value_only, lora_and_value, all, or a regular expression."""
+
+    name: ClassVar[str]
+    at_start: ClassVar[bool]
+
+    def __post_init__(self):
+        at_least(self, strength=0)
+        build_parameter_filter(self.parameter_scope)
+
+    def build(self, policy: Any = None) -> "WeightAnchor":
+        """The part itself."""
+        return WeightAnchor(self.name, self.strength, self.parameter_scope, at_start=self.at_start)
+
+
+@component
+class L2Init(_Pull):
     """strength * sum ||theta - theta_0||^2, theta_0 the weights before the first step.
 
     Kumar et al., 2023, arXiv:2308.11958, equation 2.
     """
 
-    strength: float = 1e-3
-    parameter_scope: str = ParameterScope.ALL
-    """lora_only, value_only, lora_and_value, all, or a regular expression."""
-
-    def __post_init__(self):
-        at_least(self, strength=0)
-        build_parameter_filter(self.parameter_scope)
-
-    def build(self, policy: Any = None) -> "WeightAnchor":
-        """The part itself."""
-        return WeightAnchor("l2_init", self.strength, self.parameter_scope, at_start=True)
+    name: ClassVar[str] = "l2_init"
+    at_start: ClassVar[bool] = True
 
 
 @component
-class L2Anchor:
+class L2Anchor(_Pull):
     """strength * sum ||theta - theta*||^2, theta* the weights at the last shift; nothing before the first one."""
 
     needs_boundary: ClassVar[bool] = True
-
-    strength: float = 1e-3
-    parameter_scope: str = ParameterScope.ALL
-    """lora_only, value_only, lora_and_value, all, or a regular expression."""
-
-    def __post_init__(self):
-        at_least(self, strength=0)
-        build_parameter_filter(self.parameter_scope)
-
-    def build(self, policy: Any = None) -> "WeightAnchor":
-        """The part itself."""
-        return WeightAnchor("l2_anchor", self.strength, self.parameter_scope, at_start=False)
+    name: ClassVar[str] = "l2_anchor"
+    at_start: ClassVar[bool] = False
 
 
 @component
