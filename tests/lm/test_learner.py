@@ -5,11 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from perdure.core.errors import ConfigError, Refused, RunFailed
+from perdure.core.errors import ConfigError, DataError, Refused, RunFailed
 from perdure.core.records import RegimeSchedule, Segment
-from perdure.lm.groups import GroupTraining
+from perdure.lm.groups import GroupBackend, GroupTraining
+from perdure.lm.hooks import Hooks
 from perdure.lm.learner import GroupLearner
 from perdure.lm.objectives.table import RECIPES
+from perdure.lm.sampling import Sampling
 from perdure.lm.step import Optimisation
 from perdure.trainers.groups import REINFORCE
 
@@ -220,3 +222,27 @@ def test_a_recipe_stands_for_its_objective():
     ):
         with pytest.raises(ConfigError, match=named):
             GroupTraining(**options)
+
+
+def test_two_hooks_of_one_name_are_refused_and_so_is_a_checkpoint_of_others(letters, tmp_path):
+    class Named(Hooks):
+        def __init__(self, name):
+            self.name = name
+
+    with pytest.raises(ConfigError, match="two hooks are called 'a'"):
+        GroupBackend(TRAINING, letters.policy(), (Named("a"), Named("a")), 0)
+    GroupBackend(TRAINING, letters.policy(), (Named("a"),), 0).save(tmp_path)
+    with pytest.raises(DataError, match="saved with hooks"):
+        GroupBackend(TRAINING, letters.policy(), (Named("b"),), 0).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"), [({"top_k": 3}, "top_k"), ({"top_p": 0.9}, "top_p"), ({"greedy": True}, "greedy")]
+)
+def test_a_distribution_that_ratios_cannot_use_is_refused(letters, sampling, named):
+    acting = letters.policy(sampling=Sampling(max_new_tokens=6, **sampling))
+    with pytest.raises(Refused, match=f"sampling.{named}"):
+        GroupBackend(TRAINING, acting, (), 0)
+    if named != "greedy":
+        trainer = dataclasses.replace(TRAINING, objective=dataclasses.replace(RECIPES["grpo"], old_logprobs="trainer"))
+        GroupBackend(trainer, acting, (), 0)

@@ -20,6 +20,7 @@ from perdure.core.errors import ConfigError, DataError
 from perdure.core.records import RolloutWindow
 from perdure.lm import batch as batches
 from perdure.lm import checkpoint, forward, packing, penalties
+from perdure.lm import hooks as folded
 from perdure.lm.batch import TokenBatch
 from perdure.lm.clipped import Pieces, Rows
 from perdure.lm.conversation import Recorded, plain, restored
@@ -68,7 +69,7 @@ class Backend:
                 f"{policy.without_value_head} has no value head, and a new one spoils the first updates of a trained "
                 "policy; train one before, or set value_head: fresh in the policy's kwargs"
             )
-        self._policy, self.hooks = policy, _unique(hooks)
+        self._policy, self.hooks = policy, folded.unique(hooks)
         self.replay: Any = HERBuffer(replay_size, seed=self.settings.replay_seed)
         """A store with add(batch), sample(count), state() and load(state)."""
         self.updates = 0
@@ -119,10 +120,7 @@ class Backend:
         metrics = {**self._train(batch), **_of_answers(batch), **_of_actions(window)}
         self.updates += 1
         self._policy.refresh()
-        for hook in self.hooks:
-            hook.after_update(self)
-            metrics.update({f"{hook.name}/{key}": float(value) for key, value in hook.metrics().items()})
-        return metrics
+        return metrics | folded.after_update(self.hooks, self)
 
     def on_regime_shift(self, shift: Mapping[str, Any]) -> None:
         """Tell the hooks; the algorithm itself has nothing to do."""
@@ -172,22 +170,19 @@ class Backend:
             "replay": {**replay, "samples": [[plain(row), reward] for row, reward in replay["samples"]]},
             "start": self._start,
             "waiting": [plain(row) for row in self._waiting],
-            "hooks": {hook.name: hook.state() for hook in self.hooks},
+            "hooks": folded.states(self.hooks),
         }
         checkpoint.save(folder, **self._modules, extra=state)
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Take up what `save_checkpoint` wrote, bit for bit; DataError for another program's checkpoint."""
         state = checkpoint.load(Path(path) / TRAINING, **self._modules)
-        if state["hooks"].keys() != {hook.name for hook in self.hooks}:
-            raise DataError(f"{path} was saved with hooks {sorted(state['hooks'])}; build the backend with the same")
+        folded.load(self.hooks, state["hooks"], path)
         self.stepper.load_state_dict(state["stepper"])
         self.updates, self._start = state["updates"], state["start"]
         samples = [(restored(row), reward) for row, reward in state["replay"]["samples"]]
         self.replay.load({**state["replay"], "samples": samples})
         self._waiting = [restored(row) for row in state["waiting"]]
-        for hook in self.hooks:
-            hook.load(state["hooks"][hook.name])
         self._policy.load_state_dict(state["policy"])
 
     @property
@@ -197,8 +192,7 @@ class Backend:
 
     def _apply_auxiliary_regularization(self) -> Tensor | None:
         """What is added to the loss of each optimiser step, inside the clipped gradient norm: the hooks' penalties."""
-        terms = [term for hook in self.hooks if (term := hook.penalty(self)) is not None]
-        return torch.stack(terms).sum() if terms else None
+        return folded.penalty(self.hooks, self)
 
     def _train(self, batch: TokenBatch) -> dict[str, float]:
         measured = bool(self.settings.kl_coeff) and self.settings.kl_penalty != "l2_anchor"
@@ -242,7 +236,7 @@ class Backend:
         return self.settings.kl_coeff * penalties.pull(self._of_model(), self._start)
 
     def _of_model(self) -> dict[str, nn.Parameter]:
-        return {name: each for name, each in self._policy.model.named_parameters() if each.requires_grad}
+        return penalties.trained(self._policy.model)
 
     @property
     def _adapted(self) -> bool:
@@ -276,14 +270,6 @@ def _of_actions(window: RolloutWindow) -> dict[str, float]:
     """The share of invalid actions, where the world says which are."""
     valid = [bool(step.info["valid"]) for step in window.transitions if "valid" in step.info]
     return {"invalid_action_rate": 1 - sum(valid) / len(valid)} if valid else {}
-
-
-def _unique(hooks: Sequence[Hooks]) -> tuple[Hooks, ...]:
-    names = [hook.name for hook in hooks]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two hooks are called {twice!r}; give each a name of its own, by which its state is kept")
-    return tuple(hooks)
 
 
 def _covering(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> Any:

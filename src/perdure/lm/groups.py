@@ -1,5 +1,6 @@
 """Training on groups of episodes with one start: what a document sets, and one seed's update."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,8 +10,9 @@ import torch
 
 from perdure.core import seeds
 from perdure.core.component import component
-from perdure.core.errors import ConfigError, Refused, nearest
-from perdure.lm import checkpoint, packing, update
+from perdure.core.errors import ConfigError, nearest
+from perdure.lm import checkpoint, forward, packing, penalties, update
+from perdure.lm import hooks as folded
 from perdure.lm.batch import TokenBatch
 from perdure.lm.conversation import Recorded
 from perdure.lm.hooks import Hooks
@@ -18,6 +20,7 @@ from perdure.lm.objectives import kl
 from perdure.lm.objectives.table import RECIPES, Objective
 from perdure.lm.objectives.weigh import weigh
 from perdure.lm.policy import LanguagePolicy
+from perdure.lm.sampling import refuse_untrainable
 from perdure.lm.step import Optimisation, Stepper
 
 Tensor = torch.Tensor
@@ -65,15 +68,9 @@ class GroupBackend:
     """One seed: its policy, optimiser, hooks and divergence controller. Hooks see it as they see lm.backend.Backend."""
 
     def __init__(self, training: GroupTraining, policy: LanguagePolicy, hooks: Sequence[Hooks], seed: int):
-        sampling = policy.sampling
-        if sampling.greedy:
-            raise Refused("sampling.greedy is true while training; a policy that never varies learns nothing")
-        if (sampling.top_k or sampling.top_p < 1) and training.objective.old_logprobs == "sampler":
-            raise Refused(
-                "sampling.top_k or top_p cuts the distribution, whose probabilities the ratios could not use; "
-                "set objective.old_logprobs: trainer, or sample from the whole distribution"
-            )
-        self.training, self.policy, self.hooks, self.seed = training, policy, tuple(hooks), seed
+        own = training.objective.old_logprobs == "sampler"
+        refuse_untrainable(policy.sampling, own=own, key="objective.old_logprobs", remedy="trainer")
+        self.training, self.policy, self.hooks, self.seed = training, policy, folded.unique(hooks), seed
         self.updates = 0
         self.minibatch: TokenBatch | None = None
         """All rows of the update under way."""
@@ -91,12 +88,10 @@ class GroupBackend:
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters of the model by their own names."""
-        return {name: each for name, each in self.policy.model.named_parameters() if each.requires_grad}
+        return penalties.trained(self.policy.model)
 
     def score(self, batch: TokenBatch) -> Any:
         """What the policy says of a batch's trained tokens, with gradients."""
-        from perdure.lm import forward
-
         packed = packing.pack(batch.rows, self.policy.chat.pad_id, device=self.policy.model.device)
         temperature = self.policy.sampling.temperature
         return forward.score(
@@ -110,30 +105,22 @@ class GroupBackend:
             batch = hook.batch(self, batch)
         self.minibatch = batch
         policy, training, objective = self.policy, self.training, self.training.objective
-        pad, device = policy.chat.pad_id, policy.model.device
         options = {
             "reference": self._reference,
             "tokens": training.optimisation.tokens_per_micro_batch,
             "temperature": policy.sampling.temperature,
             "bf16": training.optimisation.bf16,
         }
-        packed, metrics = update.prepared(
-            policy.model, packing.pack(batch.rows, pad, device=device), objective, **options
-        )
-        divergence = None
-        if objective.kl != "none":
+        packed = packing.pack(batch.rows, policy.chat.pad_id, device=policy.model.device)
+        packed, metrics = update.prepared(policy.model, packed, objective, **options)
+        divergences = None
+        if objective.kl == "reward":
             assert packed.reference_BT is not None, "a divergence has a reference"
-            divergence = kl.estimate(objective.estimator, packed.old_BT, packed.reference_BT, packed.mask_BT)
-        weighed = weigh(
-            objective,
-            batch.rows,
-            divergences=None if divergence is None else packing.unpadded(divergence, packed.lengths_B),
-            kl_coefficient=self.controller.coefficient,
-        )
-        ready = packing.pack(batch.rows, pad, advantages=weighed.advantages, device=device)
-        ready = ready._replace(
-            old_BT=packed.old_BT, reference_BT=packed.reference_BT, importance_BT=packed.importance_BT
-        )
+            found_BT = kl.estimate(objective.estimator, packed.old_BT, packed.reference_BT, packed.mask_BT)
+            divergences = packing.unpadded(found_BT, packed.lengths_B)
+        coefficient = self.controller.coefficient
+        weighed = weigh(objective, batch.rows, divergences=divergences, kl_coefficient=coefficient)
+        ready = packing.filled(packed, advantages=weighed.advantages)
         policy.model.train()
         try:
             found = update.update(
@@ -141,7 +128,7 @@ class GroupBackend:
                 policy.model,
                 ready,
                 objective,
-                kl_coefficient=self.controller.coefficient,
+                kl_coefficient=coefficient,
                 penalties=[self._penalty],
                 temperature=policy.sampling.temperature,
                 epochs=training.epochs,
@@ -168,7 +155,7 @@ class GroupBackend:
             "stepper": self.stepper.state_dict(),
             "updates": self.updates,
             "controller": self.controller.state_dict(),
-            "hooks": {hook.name: hook.state() for hook in self.hooks},
+            "hooks": folded.states(self.hooks),
         }
         checkpoint.save(folder, model=self.policy.model, optimizer=self.stepper.optimizer, extra=extra)
 
@@ -178,18 +165,13 @@ class GroupBackend:
         self.stepper.load_state_dict(extra["stepper"])
         self.controller.load_state_dict(extra["controller"])
         self.updates = extra["updates"]
-        for hook in self.hooks:
-            hook.load(extra["hooks"][hook.name])
+        folded.load(self.hooks, extra["hooks"], folder)
         self.policy.load_state_dict(extra["policy"])
 
     def _updated(self) -> dict[str, float]:
         self.updates += 1
         self.policy.refresh()
-        metrics: dict[str, float] = {}
-        for hook in self.hooks:
-            hook.after_update(self)
-            metrics |= {f"{hook.name}/{key}": float(value) for key, value in hook.metrics().items()}
-        return metrics
+        return folded.after_update(self.hooks, self)
 
     def _adapt(self, batch: packing.Batch) -> dict[str, float]:
         """Measure how far the policy stood from the reference before the update; the controller answers to it."""
@@ -201,13 +183,10 @@ class GroupBackend:
         return found
 
     def _penalty(self) -> Tensor | None:
-        terms = [term for hook in self.hooks if (term := hook.penalty(self)) is not None]
-        return torch.stack(terms).sum() if terms else None
+        return folded.penalty(self.hooks, self)
 
     def _frozen(self) -> Any:
         """A copy of the model as it begins, where a divergence needs one and no adapter can be switched off."""
         if self.training.objective.kl == "none" or hasattr(self.policy.model, "disable_adapter"):
             return None
-        import copy
-
         return copy.deepcopy(self.policy.model).requires_grad_(False).eval()

@@ -4,10 +4,12 @@ Replay, penalties against forgetting and a prefix that tells the regime are obje
 backend takes any number of them, and their order is the order in which they act.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from perdure.core.errors import ConfigError, DataError
 
 
 class Hooks:
@@ -68,3 +70,40 @@ class Hooks:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` gave; arrays and tensors come back as they were."""
+
+
+def unique(hooks: Sequence[Hooks]) -> tuple[Hooks, ...]:
+    """The hooks of a backend; ConfigError where two have one name."""
+    names = [hook.name for hook in hooks]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two hooks are called {twice!r}; give each a name of its own, by which its state is kept")
+    return tuple(hooks)
+
+
+def penalty(hooks: Sequence[Hooks], backend: Any) -> torch.Tensor | None:
+    """The sum of the hooks' penalties; None where none has one."""
+    terms = [term for hook in hooks if (term := hook.penalty(backend)) is not None]
+    return torch.stack(terms).sum() if terms else None
+
+
+def after_update(hooks: Sequence[Hooks], backend: Any) -> dict[str, float]:
+    """Tell every hook that an update is done; their metrics as NAME/KEY."""
+    metrics: dict[str, float] = {}
+    for hook in hooks:
+        hook.after_update(backend)
+        metrics |= {f"{hook.name}/{key}": float(value) for key, value in hook.metrics().items()}
+    return metrics
+
+
+def states(hooks: Sequence[Hooks]) -> dict[str, Any]:
+    """What each hook has to keep, by its name."""
+    return {hook.name: hook.state() for hook in hooks}
+
+
+def load(hooks: Sequence[Hooks], kept: Mapping[str, Any], place: Any) -> None:
+    """Hand out what `states` gave; DataError, naming the place, where it is of other hooks."""
+    if kept.keys() != {hook.name for hook in hooks}:
+        raise DataError(f"{place} was saved with hooks {sorted(kept)}; build the backend with the same")
+    for hook in hooks:
+        hook.load(kept[hook.name])

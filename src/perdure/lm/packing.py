@@ -67,13 +67,25 @@ def pack(
         turns_BT=_turns(trajectories, max(lengths)),
         sampler_BT=sampler_BT,
         old_BT=sampler_BT,
-        advantages_BT=(
-            torch.zeros_like(sampler_BT) if advantages is None else laid_out(advantages, lengths, "advantages")
-        ),
-        returns_BT=None if returns is None else laid_out(returns, lengths, "returns"),
-        old_values_BT=None if values is None else laid_out(values, lengths, "values"),
+        advantages_BT=torch.zeros_like(sampler_BT),
     )
+    batch = filled(batch, advantages=advantages, returns=returns, values=values)
     return batch if device is None else _each(batch, lambda tensor: tensor.to(device))
+
+
+def filled(
+    batch: Batch,
+    *,
+    advantages: Sequence[Any] | None = None,
+    returns: Sequence[Any] | None = None,
+    values: Sequence[Any] | None = None,
+) -> Batch:
+    """The batch with the arrays [T] of each trajectory that are given; ConfigError where they do not fit."""
+    given = {"advantages": advantages, "returns": returns, "values": values}
+    fields = {"advantages": "advantages_BT", "returns": "returns_BT", "values": "old_values_BT"}
+    lengths, device = batch.lengths_B.tolist(), batch.ids_BT.device
+    laid = {fields[name]: laid_out(rows, lengths, name).to(device) for name, rows in given.items() if rows is not None}
+    return batch._replace(**laid)
 
 
 def take(batch: Batch, rows: Sequence[int]) -> Batch:

@@ -7,6 +7,11 @@ import torch
 from torch import Tensor, nn
 
 
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a model that training moves, by their own names."""
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
+
+
 def snapshot(parameters: Mapping[str, nn.Parameter], chosen: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
     """Copies of the parameters whose names are chosen (all without `chosen`), cut off from every graph."""
     return {name: each.detach().clone() for name, each in parameters.items() if chosen is None or chosen(name)}

@@ -106,7 +106,7 @@ def prepared(
         raise RunFailed(f"update {update}: a value or its target is not finite; lower the learning rate")
     device = view.packed.ids_BT.device
     given = {"advantages": found.advantages} | ({} if final else {"returns": found.returns, "values": values})
-    ready = packing.pack(batch.rows, scorer.pad_id, device=device, **given)
+    ready = packing.filled(view.packed, **given)
     metrics = kl.mismatch_metrics(view.logprobs_BT, ready.sampler_BT, ready.mask_BT)
     read = [np.ones(1, bool) if final else np.array(row.mask, bool) for row in batch.rows]
     pooled = [np.concatenate([each[at] for each, at in zip(which, read)]) for which in (values, found.returns)]

@@ -8,7 +8,7 @@ import math
 import torch
 
 from perdure.core.component import component
-from perdure.core.errors import ConfigError
+from perdure.core.errors import ConfigError, Refused
 
 
 @component
@@ -40,6 +40,22 @@ class Sampling:
             raise ConfigError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
         if not all(self.stop):
             raise ConfigError("stop holds an empty text, which would end every answer at once; remove it")
+
+
+def refuse_untrainable(sampling: Sampling, *, own: bool, key: str, remedy: str) -> None:
+    """Refused for greedy answers, and for a cut distribution whose probabilities the ratios could not use.
+
+    `own`: ratios start from the sampler's own log-probabilities, because `key` is "sampler"; with `key` set to
+    `remedy` they are the trainer's.
+    """
+    if sampling.greedy:
+        raise Refused("sampling.greedy is true while training; a policy that never varies learns nothing")
+    cut = {"top_k": sampling.top_k > 0, "top_p": sampling.top_p < 1}
+    for name in (name for name, on in cut.items() if on and own):
+        raise Refused(
+            f"sampling.{name} cuts the distribution, but {key} is sampler; take the trainer's "
+            f"log-probabilities ({key}: {remedy}), or sample from the whole distribution"
+        )
 
 
 def draw(logits_BV: torch.Tensor, uniforms_B: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:

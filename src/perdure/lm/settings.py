@@ -5,9 +5,9 @@ import enum
 import math
 
 from perdure.core.component import component
-from perdure.core.errors import ConfigError, Refused
+from perdure.core.errors import ConfigError
 from perdure.lm import preset
-from perdure.lm.sampling import Sampling
+from perdure.lm.sampling import Sampling, refuse_untrainable
 from perdure.lm.token_slice import ActionTokens
 from perdure.metrics.advantages import GAEMode
 
@@ -123,11 +123,5 @@ class Settings:
 
     def refuse_sampling(self, sampling: Sampling) -> None:
         """Refused where answers are drawn from a distribution whose probabilities the ratios could not use."""
-        if sampling.greedy:
-            raise Refused("sampling.greedy is true while training; a policy that never varies learns nothing")
-        cut = {"top_k": sampling.top_k > 0, "top_p": sampling.top_p < 1}
-        for key in (key for key, on in cut.items() if on and self.old_policy_pass == OldPolicyPass.SAMPLER):
-            raise Refused(
-                f"sampling.{key} cuts the distribution, but old_policy_pass is sampler; take the trainer's "
-                "log-probabilities (old_policy_pass: eval), or sample from the whole distribution"
-            )
+        own = self.old_policy_pass == OldPolicyPass.SAMPLER
+        refuse_untrainable(sampling, own=own, key="old_policy_pass", remedy="eval")
