@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +8,6 @@ from perdure.lm import penalties
 from perdure.lm.batch import TokenBatch
 from perdure.lm.extensions.anchors import L2Anchor, L2Init, PreviousPolicy
 from perdure.trainers.ppo import PPOBackend
-
-
-@pytest.fixture(scope="module")
-def stage(load_module):
-    return load_module(Path(__file__).with_name("answered.py"))
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +15,6 @@ from perdure.lm.extensions.prompts import OldPrompts, PromptReplay
 from perdure.lm.extensions.rehearsal import CLEAR
 from perdure.lm.objectives.advantages import gae
 from perdure.lm.replay import Reservoir, vtrace
-
-
-@pytest.fixture(scope="module")
-def stage(load_module):
-    return load_module(Path(__file__).with_name("answered.py"))
 
 
 def by_definition(ratios, values, rewards, discounts, bootstrap, lam):

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,18 +13,6 @@ from perdure.lm.extensions.consolidation import EWC
 from perdure.lm.fisher import FisherSample
 from perdure.lm.policy import LanguagePolicy
 from perdure.trainers.ewc import EWCBackend, EWCMode
-
-LM = Path(__file__).parents[1] / "lm"
-
-
-@pytest.fixture(scope="module")
-def stage(load_module):
-    return load_module(LM / "answered.py")
-
-
-@pytest.fixture(scope="module")
-def letters(load_module):
-    return load_module(LM / "letters.py")
 
 
 @pytest.fixture

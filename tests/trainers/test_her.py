@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,18 +9,6 @@ from perdure.lm.batch import TokenBatch
 from perdure.lm.extensions.hindsight import Hindsight, HindsightReplay, relabelled
 from perdure.lm.hindsight import GoalRelabeler, Remembered
 from perdure.trainers.her import HERBackend, HERBuffer
-
-LM = Path(__file__).parents[1] / "lm"
-
-
-@pytest.fixture(scope="module")
-def stage(load_module):
-    return load_module(LM / "answered.py")
-
-
-@pytest.fixture(scope="module")
-def letters(load_module):
-    return load_module(LM / "letters.py")
 
 
 def test_the_reference_adds_first_and_mixes_from_the_second_update_on(letters, stage):

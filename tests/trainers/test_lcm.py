@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,18 +10,7 @@ from perdure.lm.extensions.latent_context import Context, LatentContext
 from perdure.lm.features import state_features, value_features
 from perdure.trainers.lcm import CANONICAL_REGIMES, EncoderShape, LCMBackend, RegimeContextEncoder, regime_description
 
-LM = Path(__file__).parents[1] / "lm"
 SMALL = EncoderShape(steps=3, width=16, embedding=8, hidden=8, latent=4)
-
-
-@pytest.fixture(scope="module")
-def stage(load_module):
-    return load_module(LM / "answered.py")
-
-
-@pytest.fixture(scope="module")
-def letters(load_module):
-    return load_module(LM / "letters.py")
 
 
 def backend_of(letters, **options):

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,12 +21,6 @@ from perdure.metrics.advantages import compute_gae
 from perdure.trainers.ppo import PPOBackend
 
 SCHEDULE = RegimeSchedule((Segment("one", "one", 0, 10_000),))
-
-
-@pytest.fixture(scope="session")
-def letters(load_module):
-    """The module tests/lm/letters.py: a text world, and a policy for it."""
-    return load_module(Path(__file__).parents[1] / "lm" / "letters.py")
 
 
 @pytest.fixture

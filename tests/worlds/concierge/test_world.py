@@ -4,6 +4,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from perdure.core.errors import ConfigError, DataError, PerdureError
+from perdure.regimes import controllers
 from perdure.worlds.concierge.records import LANGUAGES
 from perdure.worlds.concierge.world import Concierge
 
@@ -235,3 +236,11 @@ def test_every_language_can_be_asked_for():
         world = Concierge({"stage": 2, f"language_{language}": 1})
         world.reset(seed=0)
         assert world.task.goal.language == language
+
+
+def test_a_wrong_number_of_a_regime_is_found_before_a_run():
+    world = Concierge()
+    before = repr(world.get_state())
+    with pytest.raises(ConfigError, match=r"regime\.params: .*stagee"):
+        controllers.controller_for(world).check(world, {"stagee": 2.0}, "regime.params")
+    assert repr(world.get_state()) == before

@@ -53,7 +53,32 @@ class Rewards:
         return found
 
 
-class RewardWorld(gymnasium.Env):
+class RowWorld(gymnasium.Env):
+    """A world whose episodes begin from rows; a regime's parameters choose rows by their columns."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
+
+    def __init__(self, source: Sequence[Row] | str | Path):
+        self._rows = rows.Rows(source, "rows")
+
+    def set_regime(self, params: Mapping[str, float]) -> None:
+        """Have the next episode begin from the rows whose columns equal `params`."""
+        self._rows.choose(params)
+
+    def check_regime(self, params: Mapping[str, float]) -> None:
+        """ConfigError where no row fits `params`; changes nothing."""
+        self._rows.fitting(params)
+
+    def next_row(self, seed: int | None, options: Mapping[str, Any] | None) -> int:
+        """The row of the episode that begins, after Gymnasium's own reset."""
+        gymnasium.Env.reset(self, seed=seed)
+        if seed is not None or not self._rows.begun:
+            self._rows.begin(int(self.np_random.integers(2**32)) if seed is None else seed)
+        task = (options or {}).get("task")
+        return self._rows.following() if task is None else self._rows.at(task)
+
+
+class RewardWorld(RowWorld):
     """A row's prompt, one answer, and the weighted sum of what reward functions say of it.
 
     `rewards` is one function or a list, each callable or "package.module:function"; `rows` as in
@@ -65,15 +90,13 @@ class RewardWorld(gymnasium.Env):
     answer with a JSON object arrives as that object, written out.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
-
     def __init__(
         self,
         rewards: RewardFunction | str | Sequence[RewardFunction | str],
         rows: Sequence[Row] | str | Path,
         weights: Sequence[float] | None = None,
     ):
-        self._rows = rows_of(rows)
+        super().__init__(rows)
         functions = [rewards] if isinstance(rewards, str) or callable(rewards) else list(rewards)
         if not functions:
             raise ConfigError("rewards is empty; give at least one reward function")
@@ -83,18 +106,9 @@ class RewardWorld(gymnasium.Env):
         self._row: int | None = None
         self._open = False
 
-    def set_regime(self, params: Mapping[str, float]) -> None:
-        """Have the next question come from the rows whose columns equal `params`."""
-        self._rows.choose(params)
-
-    def check_regime(self, params: Mapping[str, float]) -> None:
-        """ConfigError where no row fits `params`; changes nothing."""
-        self._rows.fitting(params)
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The prompt of the next row."""
-        super().reset(seed=seed)
-        self._row, self._open = next_row(self, self._rows, seed, options), True
+        self._row, self._open = self.next_row(seed, options), True
         return rows.rendered(self._rows.all[self._row][rows.PROMPT], "rows"), {}
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -120,19 +134,6 @@ class RewardWorld(gymnasium.Env):
         """Go on where `get_state` was asked; DataError for the state of a world with other rows."""
         self._rows.load(state["rows"])
         self._row, self._open = state["row"], state["open"]
-
-
-def rows_of(source: Any) -> rows.Rows:
-    """The rows of a world, or their error."""
-    return rows.Rows(source, "rows")
-
-
-def next_row(env: gymnasium.Env, known: rows.Rows, seed: int | None, options: Mapping[str, Any] | None) -> int:
-    """The row of the episode that begins, after Gymnasium's own reset(seed=...)."""
-    if seed is not None or not known.begun:
-        known.begin(int(env.np_random.integers(2**32)) if seed is None else seed)
-    task = (options or {}).get("task")
-    return known.following() if task is None else known.at(task)
 
 
 def as_completion(action: Any) -> str:

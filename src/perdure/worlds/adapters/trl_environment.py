@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from perdure.core import registry
@@ -26,7 +25,7 @@ OWN = ("reset", "get_reward")
 """Public methods that are no tools."""
 
 
-class ToolWorld(gymnasium.Env):
+class ToolWorld(reward_function.RowWorld):
     """One instance of a TRL environment class, reused from episode to episode as TRL does.
 
     `environment` is the class, a factory, or the "package.module:Class" of one. Tools are described to the model
@@ -35,8 +34,6 @@ class ToolWorld(gymnasium.Env):
     to refuse: the model is told its text, at no cost. Any other exception is the environment's failure. `rewards`
     are reward functions beside `get_reward`, or in its place, asked at the last turn; they may take `environments`.
     """
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class ToolWorld(gymnasium.Env):
         factory = registry.load(environment, "environment") if isinstance(environment, str) else environment
         self.environment = factory()
         self._tools = {name: _Tool(name, method) for name, method in _public(self.environment)}
-        self._rows = reward_function.rows_of(rows)
+        super().__init__(rows)
         columns = {str(name) for row in self._rows.all for name in row}
         self._rewards = reward_function.Rewards(rewards, None, columns | {"prompts", "completions", "environments"})
         if not hasattr(self.environment, "get_reward") and not rewards:
@@ -65,18 +62,9 @@ class ToolWorld(gymnasium.Env):
         self._row: Row = {}
         self._turn, self._over = 0, True
 
-    def set_regime(self, params: Mapping[str, float]) -> None:
-        """Have the next episode begin from the rows whose columns equal `params`."""
-        self._rows.choose(params)
-
-    def check_regime(self, params: Mapping[str, float]) -> None:
-        """ConfigError where no row fits `params`; changes nothing."""
-        self._rows.fitting(params)
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The prompt of the next row, what the environment's own reset adds, and the tools."""
-        super().reset(seed=seed)
-        self._row = self._rows.all[reward_function.next_row(self, self._rows, seed, options)]
+        self._row = self._rows.all[self.next_row(seed, options)]
         added = self.environment.reset(**self._row)
         self._turn, self._over = 0, False
         parts = [rows.rendered(self._row[rows.PROMPT], "rows"), _text(added)]

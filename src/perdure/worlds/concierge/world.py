@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from perdure.core import jsontext
-from perdure.core.errors import ConfigError, DataError, PerdureError, nearest
+from perdure.core.errors import ConfigError, PerdureError, nearest
 from perdure.worlds.concierge import chance, interface, legacy, protocol, schema, scoring, scripts, tasks, telling
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue
 from perdure.worlds.concierge.errand import Errand, Task
 from perdure.worlds.concierge.records import MAX_TURNS, Action, Observation
-from perdure.worlds.concierge.settings import settings
+from perdure.worlds.concierge.settings import Settings, settings
+from perdure.worlds.text.lanes import LaneWorld
 from perdure.worlds.text.spaces import AnyText
 
 PROFILES = ("proper", *legacy.PROFILES)
@@ -23,7 +23,7 @@ TRAINING_SEEDS = 900_000
 """Task seeds of the training split above a stage's base."""
 
 
-class Concierge(gymnasium.Env):
+class Concierge(LaneWorld):
     """An errand an episode, up to 8, 12 or 16 turns by stage; the reward comes at the end, and lies in [0, 1].
 
     `params` are a regime's numbers (see settings.settings) for what regimes leave out. An episode keeps those
@@ -39,8 +39,8 @@ class Concierge(gymnasium.Env):
     `breakdown`; `trace` holds what happened out of the agent's sight (drifts that came into force, how it ended).
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
     name = "perdure/concierge"
+    task_key = "seed"
     bounds_source = "the range of the reward; the oracle reaches 1"
 
     def __init__(
@@ -80,8 +80,7 @@ class Concierge(gymnasium.Env):
         self.spec = EnvSpec(
             id=self.name, entry_point=entry, max_episode_steps=max(MAX_TURNS.values()), kwargs=self._kwargs
         )
-        self._seed: int | None = None
-        self._episode = -1
+        super().__init__()
         self._task_seed = 0
         self._errand: Errand | None = None
         self._script: scripts.Script | None = None
@@ -91,11 +90,14 @@ class Concierge(gymnasium.Env):
         self.set_regime({})
         self._asked = dict(self._params)
 
+    def check_regime(self, params: Mapping[str, float]) -> Settings:
+        """What `params` mean, those left out as the world was built; ConfigError for a wrong one; changes nothing."""
+        return settings(self.catalogue, {**self._defaults, **params}, self._terse)
+
     def set_regime(self, params: Mapping[str, float]) -> None:
         """Have the next episode follow `params`; what is left out is as the world was built."""
-        both = {**self._defaults, **params}
-        self._settings = settings(self.catalogue, both, self._terse)
-        self._params = {name: float(value) for name, value in both.items()}
+        self._settings = self.check_regime(params)
+        self._params = {name: float(value) for name, value in {**self._defaults, **params}.items()}
 
     @property
     def regime(self) -> dict[str, float]:
@@ -109,17 +111,9 @@ class Concierge(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The request of the next task of the lane, or of the first of lane `seed`."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self._seed, self._episode = int(seed), -1
-        elif self._seed is None:
-            self._seed = int(self.np_random.integers(2**32))
-        task = (options or {}).get("task")
-        if task is None:
-            self._episode += 1
-            self._task_seed = self._of_lane(self._seed, self._episode)
-        else:
-            self._task_seed = self._named(task)
+        named = self.begin(seed, options)
+        assert self._seed is not None, "a lane has begun"
+        self._task_seed = self._of_lane(self._seed, self._episode) if named is None else named
         self._asked = dict(self._params)
         return self._begin(), {}
 
@@ -196,18 +190,10 @@ class Concierge(gymnasium.Env):
         ]
         return [*listed, *interface.own_tools(sorted(errand.vendors.contracts))]
 
-    def fork(self) -> "Concierge":
-        """A world of its own that stands where this one does."""
-        other = type(self)(**self._kwargs)
-        other.set_state(self.get_state())
-        return other
-
     def get_state(self) -> dict[str, Any]:
         """Everything that `reset` and `step` depend on, as JSON values."""
         return {
-            "world": repr(self),
-            "seed": self._seed,
-            "episode": self._episode,
+            **super().get_state(),
             "task_seed": self._task_seed if self._errand is not None else None,
             "params": dict(self._params),
             "asked": dict(self._asked),
@@ -216,9 +202,7 @@ class Concierge(gymnasium.Env):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `get_state` was asked; DataError for the state of another world."""
-        if state.get("world") != repr(self):
-            raise DataError(f"this state is of {state.get('world')}, not of {self!r}; use the run's own checkpoint")
-        self._seed, self._episode = state["seed"], state["episode"]
+        super().set_state(state)
         self._errand, self._said = None, []
         if state["task_seed"] is not None:
             self._task_seed = state["task_seed"]
@@ -234,9 +218,6 @@ class Concierge(gymnasium.Env):
     def __repr__(self) -> str:
         said = ", ".join(f"{name}={value!r}" for name, value in self._kwargs.items())
         return f"Concierge({said}, catalogue={self.catalogue.hash!r})"
-
-    def __str__(self) -> str:
-        return f"<{self.name}>"
 
     def _begin(self) -> Any:
         task = tasks.generated(self.catalogue, self._task_seed, self._settings)
@@ -281,12 +262,6 @@ class Concierge(gymnasium.Env):
         if self._split == "validation":
             return tasks.VALIDATION[drawn % len(tasks.VALIDATION)]
         return tasks.STAGE_BASE[self._settings.stage] + drawn % TRAINING_SEEDS
-
-    def _named(self, task: Any) -> int:
-        seed = task.get("seed") if isinstance(task, Mapping) and len(task) == 1 else None
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f'{self.name}: the task is {task!r}; give {{"seed": n}} with n from 0 up')
-        return seed
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,13 +9,13 @@ best answer minus the costs: 1 for the right answer at once, -`invalid_cost` * `
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from perdure.core import seeds
-from perdure.core.errors import ConfigError, DataError, PerdureError, nearest
+from perdure.core.errors import ConfigError, PerdureError, nearest
 from perdure.worlds.text import spaces
+from perdure.worlds.text.lanes import LaneWorld
 
 RETRY = 0.8
 """What an answer is worth after one more turn, as a fraction."""
@@ -47,7 +47,7 @@ class Example(NamedTuple):
     """The parameters in force."""
 
 
-class TextWorld(gymnasium.Env):
+class TextWorld(LaneWorld):
     """A question, an answer, a verdict; derive a world by giving `name`, `cases` and the four last methods.
 
     The parameters of a regime are whole numbers given as floats. An episode keeps those that were in force
@@ -59,9 +59,7 @@ class TextWorld(gymnasium.Env):
     `action_valid` (else it was charged for), `verifier_pass` (1 or 0), `turn` (from 0), `reward_components`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
-    name: str
-    """Its id in documents."""
+    task_key = "index"
     cases: Mapping[str, int]
     """Parameters of a regime -> the highest case of each; all begin at 0."""
     bounds_source = "an answer that cannot be read, and the right one at once"
@@ -80,8 +78,7 @@ class TextWorld(gymnasium.Env):
         entry = f"{type(self).__module__}:{type(self).__qualname__}"
         self.spec = EnvSpec(id=self.name, entry_point=entry, max_episode_steps=self.turns, kwargs=self._kwargs)
         self._params = dict(self._defaults)
-        self._seed: int | None = None
-        self._episode = -1
+        super().__init__()
         self._source: tuple[int, int] | None = None
         self._asked = dict(self._params)
         self._question: Any = None
@@ -106,17 +103,9 @@ class TextWorld(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The next question of the lane, or the first of lane `seed`."""
-        super().reset(seed=seed)
-        if seed is not None:
-            self._seed, self._episode = int(seed), -1
-        elif self._seed is None:
-            self._seed = int(self.np_random.integers(2**32))
-        task = (options or {}).get("task")
-        if task is None:
-            self._episode += 1
-            self._source = (self._seed, self._episode)
-        else:
-            self._source = (self._index(task), 0)
+        named = self.begin(seed, options)
+        assert self._seed is not None, "a lane has begun"
+        self._source = (self._seed, self._episode) if named is None else (named, 0)
         self._asked = dict(self._params)
         self._question = self._drawn()
         self._turn, self._best, self._over = 0, 0.0, False
@@ -166,18 +155,10 @@ class TextWorld(gymnasium.Env):
             told = {key: float(value) for key, value in regime.items()}
             yield Example(messages, self.answer(question, regime), 1.0, True, told)
 
-    def fork(self) -> "TextWorld":
-        """A world of its own that stands where this one does."""
-        other = type(self)(**self._kwargs)
-        other.set_state(self.get_state())
-        return other
-
     def get_state(self) -> dict[str, Any]:
         """Everything that `reset` and `step` depend on, as JSON values."""
         return {
-            "world": repr(self),
-            "seed": self._seed,
-            "episode": self._episode,
+            **super().get_state(),
             "source": None if self._source is None else list(self._source),
             "params": dict(self._params),
             "asked": dict(self._asked),
@@ -188,9 +169,7 @@ class TextWorld(gymnasium.Env):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `get_state` was asked; DataError for the state of another world."""
-        if state.get("world") != repr(self):
-            raise DataError(f"this state is of {state.get('world')}, not of {self!r}; use the run's own checkpoint")
-        self._seed, self._episode = state["seed"], state["episode"]
+        super().set_state(state)
         self._source = None if state["source"] is None else (state["source"][0], state["source"][1])
         self._params, self._asked = dict(state["params"]), dict(state["asked"])
         self._question = None if self._source is None else self._drawn()
@@ -198,9 +177,6 @@ class TextWorld(gymnasium.Env):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._kwargs.items())})"
-
-    def __str__(self) -> str:
-        return f"<{self.name}>"
 
     def question(self, generator: np.random.Generator, params: Mapping[str, int]) -> Any:
         """Draw a question."""
@@ -221,12 +197,6 @@ class TextWorld(gymnasium.Env):
     def _drawn(self) -> Any:
         assert self._source is not None
         return self.question(_generator(*self._source), self._asked)
-
-    def _index(self, task: Any) -> int:
-        index = task.get("index") if isinstance(task, Mapping) and len(task) == 1 else None
-        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-            raise ConfigError(f'{self.name}: the task is {task!r}; give {{"index": n}} with n from 0 up')
-        return index
 
 
 def _generator(seed: int, number: int) -> np.random.Generator:
