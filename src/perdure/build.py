@@ -74,8 +74,8 @@ def check(config: ExperimentConfig) -> None:
 
 def build(config: ExperimentConfig) -> Learner:
     """The learner of a document: compiled where agent and world are, a language trainer's, else on the host."""
-    if language.is_language(config):
-        return language_learner(config)
+    if language.is_grouped(config):
+        return group_learner(config)
     world = named.pure_world(config)
     if config.algorithm.name in registry.names("agents") and world is not None:
         return compiled_learner(config, world)
@@ -114,26 +114,20 @@ def compiled_learner(config: ExperimentConfig, world: Any) -> Learner:
     return learner.JaxLearner(trainer, config.run.seeds, schedule.segments[0].params, weights)
 
 
-def language_learner(config: ExperimentConfig, env: Any = None) -> Learner:
-    """A language trainer and a world that speaks; the regimes' parameters are tried on the world."""
-    from perdure.regimes import controllers
-
-    made = language.learner(config, env)
-    probe = env if env is not None else config.environment.build()
+def group_learner(config: ExperimentConfig) -> Learner:
+    """A trainer whose updates are groups of episodes, on a world that speaks."""
+    made = language.groups(config)
+    probe = language.environments(config)(0)
     try:
-        named.check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
+        _check_regimes(config, probe)
     finally:
-        if env is None:
-            probe.close()
+        probe.close()
     return made
 
 
 def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = None) -> Learner:
-    """Any algorithm on a Gymnasium environment, stepped in Python."""
-    if algorithm is None and language.is_language(config):
-        return language_learner(config, env)
+    """Any algorithm on a Gymnasium environment, stepped in Python; a language trainer's too, but for groups."""
     from perdure.harness.host import HostLearner
-    from perdure.regimes import controllers
     from perdure.worlds.adapters import gymnasium as adapter
 
     given = [name for name, part in (("env", env), ("algorithm", algorithm)) if part is not None]
@@ -141,24 +135,23 @@ def host_learner(config: ExperimentConfig, env: Any = None, algorithm: Any = Non
         raise Refused(
             f"{' and '.join(given)} given as an object serves one seed and copy; set run.seeds to one, n_envs to 1"
         )
-    reward = named.reward(config)
-
-    def make_env(lane: int) -> Any:
-        from perdure.rewards import wrapper
-
-        made = env if env is not None else config.environment.build()
-        return made if reward is None else wrapper.RewardWrapper(made, reward)
-
+    speaks = algorithm is None and language.is_language(config)
+    if speaks and language.is_grouped(config):
+        raise Refused(f"env is given, but {config.algorithm.name} plays many copies at once; name a world or a factory")
+    make_env = language.environments(config, env) if speaks else named.environments(config, env)
     probe = make_env(0)
     seen = probe.observation_space
     try:
         spec = adapter.spec_of(probe) if config.algorithm.name in registry.names("agents") else None
-        named.check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
+        _check_regimes(config, probe)
     finally:
         if env is None:
             probe.close()
     encode = lambda observation, step=None: adapter.encode_observation(seen, observation, step)
-    make_algorithm = (lambda seed, _: algorithm) if algorithm is not None else named.algorithm(config, spec, encode)
+    if algorithm is not None:
+        make_algorithm = lambda seed, _: algorithm
+    else:
+        make_algorithm = language.algorithm(config) if speaks else named.algorithm(config, spec, encode)
     regime = config.regime.build() if config.regime.provider == "environment" else None
     return HostLearner(
         make_algorithm,
@@ -265,6 +258,13 @@ def export_run(folder: Path, destination: Path) -> Path:
         return export.export_run(folder, learner, destination, state=state, spec=spec)
     finally:
         learner.close()
+
+
+def _check_regimes(config, probe):
+    """Refuse parameters of the document's regimes that a host world cannot follow."""
+    from perdure.regimes import controllers
+
+    named.check_regimes(schedule_of(config), partial(controllers.controller_for(probe).check, probe))
 
 
 def _reopened(folder):

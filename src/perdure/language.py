@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from perdure import named
 from perdure.core import component, registry, seeds
 from perdure.core.errors import ConfigError, MissingExtra, Refused, nearest
 from perdure.core.protocols import Learner
@@ -13,8 +14,8 @@ from perdure.harness import consistency
 from perdure.harness.config import ExperimentConfig
 from perdure.harness.sections import PolicyConfig
 
-GROUPS, GROUP_SIZE = 8, 8
-"""Groups of an update, and episodes of a group, where a document does not say."""
+GROUPS = 8
+"""Groups of an update, where a document does not say."""
 
 
 def is_language(config: ExperimentConfig) -> bool:
@@ -22,55 +23,71 @@ def is_language(config: ExperimentConfig) -> bool:
     return config.algorithm.name in registry.names("trainers")
 
 
-def learner(config: ExperimentConfig, env: Any = None) -> Learner:
-    """The learner of a language document; nothing of torch is imported before.
-
-    Raises MissingExtra without torch or transformers, and Refused where the world does not speak.
-    """
-    for library in ("torch", "transformers"):
-        if importlib.util.find_spec(library) is None:
-            raise MissingExtra(library, "language")
-    _refuse_untold(config, _trainer(config), f"algorithm.name is {config.algorithm.name!r}")
-    _hooks(config, 0)  # Refuses what a document says wrongly before anything is loaded.
-    return _groups(config, env) if config.algorithm.name in consistency.GROUP_LEARNERS else _windows(config, env)
+def is_grouped(config: ExperimentConfig) -> bool:
+    """Whether its updates are whole groups of episodes, which the host collector does not play."""
+    return config.algorithm.name in consistency.GROUP_LEARNERS
 
 
-def _groups(config, env):
+def groups(config: ExperimentConfig) -> Learner:
+    """The learner of a group trainer (`lm/grpo` and its kin); raises as `algorithm` does."""
+    _check(config)
     from perdure.lm.learner import GroupLearner
 
-    if env is not None:
-        raise Refused(f"env is given, but {config.algorithm.name} plays many copies at once; name a world or a factory")
     trainer = component.make(_trainer(config), config.algorithm.kwargs, "algorithm.kwargs")
     rollout = config.rollout
     return GroupLearner(
         trainer,
         _policies(config),
-        make_env=_env_maker(config, None),
+        make_env=environments(config),
         hooks=partial(_hooks, config),
         groups=rollout.groups_per_update or GROUPS,
         group_size=rollout.group_size or trainer.default_group_size,
     )
 
 
-def _windows(config, env):
-    """PPO and its kin: the host collector drives the policy, the trainer gets its windows."""
-    from perdure.harness.host import HostLearner
+def algorithm(config: ExperimentConfig) -> Callable[[int, Any], Any]:
+    """`make(seed, spec)` of the other trainers (`lm/ppo` and its kin), which the host collector drives.
 
+    Nothing of torch is imported before. Raises MissingExtra without torch or transformers, ConfigError for a key
+    that is wrong, and Refused for what acts at shifts where nobody is told of them.
+    """
+    _check(config)
     trainer, policies = _trainer(config), _policies(config)
     kwargs = dict(config.algorithm.kwargs)
     _check_keywords(trainer, kwargs)
 
-    def make_algorithm(seed: int, _: Any) -> Any:
-        return trainer(policies(seed), **kwargs, hooks=_hooks(config, seed), seed=seeds.stream(seed, "replay"))
+    def make(seed: int, _: Any) -> Any:
+        hooks = _hooks(config, seed)
+        return trainer(policies(seed), **kwargs, hooks=hooks, seed=seeds.stream(seed, "replay"))
 
-    return HostLearner(
-        make_algorithm,
-        _env_maker(config, env),
-        window_steps=config.rollout.window_steps,
-        n_envs=config.rollout.n_envs,
-        auto_reset=config.rollout.auto_reset,
-        detector=config.regime.detector.build() if config.regime.detector else None,
-    )
+    return make
+
+
+def environments(config: ExperimentConfig, env: Any = None) -> Callable[[int], Any]:
+    """`make(lane)` as named.environments; Refused where the world does not speak."""
+    from gymnasium import spaces
+
+    environment = named.environments(config, env)
+
+    def make(lane: int) -> Any:
+        made = environment(lane)
+        if not isinstance(made.observation_space, spaces.Text | spaces.Dict):
+            raise Refused(
+                f"environment.id is {config.environment.id!r}, whose observations are {made.observation_space}; "
+                f"{config.algorithm.name} needs a world that speaks (spaces.Text): `perdure list text_worlds`"
+            )
+        return made
+
+    return make
+
+
+def _check(config):
+    """What can be refused before anything is loaded."""
+    for library in ("torch", "transformers"):
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtra(library, "language")
+    _refuse_untold(config, _trainer(config), f"algorithm.name is {config.algorithm.name!r}")
+    _hooks(config, 0)
 
 
 def _trainer(config):
@@ -108,25 +125,6 @@ def _refuse_untold(config, part, what):
     """Refuse what acts at shifts where nobody is told of them: it would do nothing, in silence."""
     if getattr(part, "needs_boundary", False) and config.regime.boundary_source == "none":
         raise Refused(f"{what}, which acts at shifts, but regime.boundary_source is none; set it to oracle or detector")
-
-
-def _env_maker(config, env):
-    from gymnasium import spaces
-
-    from perdure.rewards import wrapper
-
-    reward = None if config.reward is None else config.reward.build()
-
-    def make(lane: int) -> Any:
-        made = env if env is not None else config.environment.build()
-        if not isinstance(made.observation_space, spaces.Text | spaces.Dict):
-            raise Refused(
-                f"environment.id is {config.environment.id!r}, whose observations are {made.observation_space}; "
-                f"{config.algorithm.name} needs a world that speaks (spaces.Text): `perdure list text_worlds`"
-            )
-        return made if reward is None else wrapper.RewardWrapper(made, reward)
-
-    return make
 
 
 def _check_keywords(trainer, kwargs):

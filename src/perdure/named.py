@@ -138,6 +138,19 @@ def _with_expert(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
     return {**kwargs, EXPERT: _expert(named, f"{place}.{EXPERT}")}
 
 
+def environments(config: ExperimentConfig, env: Any = None) -> Callable[[int], Any]:
+    """`make(lane)`: the document's environment (or `env` itself) with its reward on top."""
+    from perdure.rewards import wrapper
+
+    spec = reward(config)
+
+    def make(lane: int) -> Any:
+        made = env if env is not None else config.environment.build()
+        return made if spec is None else wrapper.RewardWrapper(made, spec)
+
+    return make
+
+
 def reward(config: ExperimentConfig) -> Any:
     """The RewardSpec of a document, or None where the world's own reward stands."""
     return None if config.reward is None else config.reward.build()

@@ -221,11 +221,12 @@ class Pipeline:
         from perdure.lm.stages import lcm, sft, sources, value
 
         settings = getattr(self.stages, name)
-        play = functools.partial(sources.rollouts, self._env, self.regimes(), say=say)
+        make_env = language.environments(self.config)
+        play = functools.partial(sources.rollouts, make_env, self.regimes(), say=say)
         if name == "sft":
             policy = self._policy(name, settings.seed)
             regimes = self.regimes(settings.data.expert.regimes if settings.data.expert is not None else "all")
-            records, source = sources.examples(settings.data, self._env, policy, regimes, say)
+            records, source = sources.examples(settings.data, make_env, policy, regimes, say)
             return sft.run(policy, records, source, settings, folder, say)
         if name == "value":
             policy = self._policy(name, settings.seed)
@@ -255,12 +256,6 @@ class Pipeline:
         if name == "sft" or (name == "value" and self.before(name) == "sft"):
             kwargs.pop("value_head", None)  # None is there yet, and none is asked for.
         return self._factory(**{"seed": seeds.stream(seed, "init"), **kwargs})
-
-    def _env(self, lane: int) -> Any:
-        from perdure.rewards import wrapper
-
-        made = self.config.environment.build()
-        return made if self.config.reward is None else wrapper.RewardWrapper(made, self.config.reward.build())
 
     @property
     def _gamma(self) -> float:
