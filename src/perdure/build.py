@@ -220,6 +220,7 @@ def evaluate_run(folder: Path, regimes: tuple[str, ...] | None = None, episodes:
                         returns,
                         lengths,
                         metrics,
+                        {name: tuple(table[position]) for name, table in found.facts.items()},
                     )
                 )
     finally:

@@ -204,6 +204,10 @@ def test_a_missing_part_is_an_error_and_a_torn_last_one_a_warning(fake, tmp_path
     ("line", "message"),
     [
         ('{"step": 0, "seed": 0, "regime": "a"}', r"evaluations.jsonl:1 is no evaluation \(KeyError"),
+        (
+            '{"step": 0, "seed": 0, "regime": "a", "returns": [1, 2], "facts": {"x": [1]}}',
+            "facts of other than its 2 episodes",
+        ),
         ('{"step": 0, "seed": 0, "regime": "a", "returns": [1e999], "lengths": [1]}', "not finite"),
     ],
 )

@@ -143,11 +143,13 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))
         return
+    told = list(dict.fromkeys(name for row in plain for name, values in row["facts"].items() if _numbers(values)))
     lines = [
         [str(row["step"]), str(row["seed"]), row["regime"], _mean(row["returns"]), _mean(row["lengths"])]
+        + [_mean(_numbers(row["facts"].get(name, ()))) for name in told]
         for row in plain
     ]
-    typer.echo(options.table(["step", "seed", "regime", "mean score", "mean length"], lines))
+    typer.echo(options.table(["step", "seed", "regime", "mean score", "mean length", *told], lines))
 
 
 def export(
@@ -202,6 +204,10 @@ def resumable(command: str) -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         options.say(f"interrupted; go on with: {command}")
         raise typer.Exit(getattr(stopped, "exit_code", 130)) from None
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    return [float(value) for value in values if isinstance(value, bool | int | float)]
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -176,6 +176,10 @@ def columns_of(transitions: Sequence[Transition], seed: int) -> dict[str, np.nda
     return columns
 
 
+Fact = bool | float | str | list[str] | None
+"""What a world says of an episode: a number, a label, or several labels; None where it does not say."""
+
+
 class Evaluation(NamedTuple):
     """Greedy episodes of a frozen policy on one configuration, for every seed S."""
 
@@ -187,6 +191,8 @@ class Evaluation(NamedTuple):
     """Scalars per seed, [S] each, such as "entropy"; extension diagnostics land here."""
     features: Mapping[str, np.ndarray]
     """Last hidden activations on recent observations, network name -> [S, rows, units]."""
+    facts: Mapping[str, Sequence[Sequence[Fact]]] = {}
+    """What the world says of each episode at its end (info["facts"]), name -> [S, episodes]."""
 
 
 class Stream(NamedTuple):
@@ -223,3 +229,5 @@ class EvaluationRow(NamedTuple):
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     metrics: Mapping[str, float]
+    facts: Mapping[str, Sequence[Fact]] = {}
+    """What the world says of each episode, in the order of `returns`."""

@@ -74,6 +74,9 @@ def evaluate(
                     "returns": returns[position].tolist(),
                     "lengths": np.asarray(found.lengths)[position].tolist(),
                     "metrics": {name: _finite(value[position]) for name, value in metrics.items()},
+                    **(
+                        {"facts": {name: table[position] for name, table in found.facts.items()}} if found.facts else {}
+                    ),
                 }
             )
     return lines

@@ -132,12 +132,8 @@ class HostLearner:
         finally:
             env.close()
         offered: list[dict[str, Any]] = [getattr(arm.algorithm, "features", dict)() for arm in state]
-        return Evaluation(
-            returns=np.array([returns for returns, _ in found], np.float64),
-            lengths=np.array([lengths for _, lengths in found], np.int64),
-            metrics={},
-            features={name: np.stack([np.asarray(each[name]) for each in offered]) for name in offered[0]},
-        )
+        features = {name: np.stack([np.asarray(each[name]) for each in offered]) for name in offered[0]}
+        return trials.evaluation(found, features)
 
     def on_regime_shift(self, state: list[_Arm], shift: Shift) -> list[_Arm]:
         """Tell every algorithm."""

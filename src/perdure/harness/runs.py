@@ -226,6 +226,7 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             returns = tuple(float(value) for value in line["returns"])
             lengths = tuple(int(value) for value in line.get("lengths", ()))
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items() if value is not None}
+            facts = {str(name): tuple(values) for name, values in line.get("facts", {}).items()}
             place = int(line["seed"]), int(line["step"]), str(line["regime"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
@@ -233,5 +234,7 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             ) from None
         if not np.isfinite(returns).all():
             raise DataError(f"{path}:{number} has a return that is not finite; repair or remove the line")
-        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics))
+        if any(len(values) != len(returns) for values in facts.values()):
+            raise DataError(f"{path}:{number} has facts of other than its {len(returns)} episodes; repair or remove it")
+        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics, facts))
     return found

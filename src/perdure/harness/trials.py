@@ -1,11 +1,25 @@
 """Greedy episodes of a policy in a host environment set aside for them."""
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from perdure.core import seeds
-from perdure.core.records import Params, Spec
+from perdure.core.errors import DataError
+from perdure.core.records import Evaluation, Fact, Params, Spec
 from perdure.harness import worldstate
+
+
+class Trial(NamedTuple):
+    """One greedy episode."""
+
+    score: float
+    """Its return, or the mean reward in a never-ending world."""
+    length: int
+    facts: Mapping[str, Fact] = {}
+    """What the world said of it in its last info."""
 
 
 def control(env: Any, params: Params | None, controller: Any = None) -> None:
@@ -19,8 +33,8 @@ def control(env: Any, params: Params | None, controller: Any = None) -> None:
     controller.apply(env, params)
 
 
-def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) -> tuple[list[float], list[int]]:
-    """(scores, lengths) of some episodes; the score is the return, or the mean reward in a never-ending world.
+def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) -> list[Trial]:
+    """Some episodes of a frozen policy.
 
     Episode i is reset with a seed made of (`seed`, `step`, i), and cut after `spec.horizon` steps. A
     policy's random state is put back afterwards where it offers `state_dict` and `load_state_dict`;
@@ -35,21 +49,45 @@ def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) 
     try:
         with worldstate.failing(f"step {step}: an evaluation", env):
             begin = getattr(policy, "begin_episode", lambda: None)
-            found = [
+            return [
                 _episode(env, begin, act, spec, seeds.stream(base, "evaluation", number)) for number in range(episodes)
             ]
     finally:
         if kept is not None:
             policy.load_state_dict(kept)
-    return [score for score, _ in found], [length for _, length in found]
 
 
-def _episode(env: Any, begin: Any, act: Any, spec: Spec, seed: int) -> tuple[float, int]:
+def facts(info: Mapping[str, Any]) -> dict[str, Fact]:
+    """What a world says of a finished episode; DataError for what is no number, label or list of labels."""
+    found = dict(info.get("facts") or {})
+    for name, value in found.items():
+        labels = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        number = isinstance(value, int | float) and math.isfinite(value)
+        if not (value is None or labels or number or isinstance(value, str)):
+            raise DataError(
+                f"info['facts'][{name!r}] is {value!r}; a fact is a finite number, a text, a list of texts or None"
+            )
+    return found
+
+
+def evaluation(found: Sequence[Sequence[Trial]], features: Mapping[str, np.ndarray] | None = None) -> Evaluation:
+    """The episodes of every seed as one record; a fact is None in episodes of which the world did not say it."""
+    names = dict.fromkeys(name for episodes in found for each in episodes for name in each.facts)
+    return Evaluation(
+        returns=np.array([[each.score for each in episodes] for episodes in found], np.float64),
+        lengths=np.array([[each.length for each in episodes] for episodes in found], np.int64),
+        metrics={},
+        features=features or {},
+        facts={name: [[each.facts.get(name) for each in episodes] for episodes in found] for name in names},
+    )
+
+
+def _episode(env: Any, begin: Any, act: Any, spec: Spec, seed: int) -> Trial:
     observation, _ = env.reset(seed=seed)
     begin()
-    total, length, over = 0.0, 0, False
+    total, length, over, info = 0.0, 0, False, {}
     while length < spec.horizon and not over:
-        observation, reward, terminated, truncated, _ = env.step(act(observation))
+        observation, reward, terminated, truncated, info = env.step(act(observation))
         total, length = total + float(reward), length + 1
         over = spec.episodic and bool(terminated or truncated)
-    return (total if spec.episodic else total / length), length
+    return Trial(total if spec.episodic else total / length, length, facts(info))

@@ -118,8 +118,7 @@ class GroupLearner:
         finally:
             for env in envs:
                 env.close()
-        returns, lengths = (np.array(column) for column in zip(*found, strict=True))
-        return Evaluation(returns=returns.astype(np.float64), lengths=lengths, metrics={}, features={})
+        return trials.evaluation(found)
 
     def on_regime_shift(self, state: list[_Arm], shift: Shift) -> list[_Arm]:
         """Tell every seed's hooks."""
@@ -269,7 +268,7 @@ class GroupLearner:
     def _wall(self) -> float:
         return round(time.monotonic() - self._clock, 6)
 
-    def _judged(self, arm: _Arm, envs: Sequence[Any]) -> tuple[list[float], list[int]]:
+    def _judged(self, arm: _Arm, envs: Sequence[Any]) -> list[trials.Trial]:
         base = seeds.stream(arm.seed, "evaluation", arm.step)
         episodes = []
         for number, env in enumerate(envs):
@@ -285,7 +284,9 @@ class GroupLearner:
                 f"step {arm.step}: {len(wrong)} of {len(episodes)} episodes of an evaluation failed, the first with: "
                 f"{wrong[0]}; mend the world"
             )
-        return [episode.score for episode in episodes], [len(episode.rows) for episode in episodes]
+        return [
+            trials.Trial(episode.score, len(episode.rows), trials.facts(episode.rows[-1].info)) for episode in episodes
+        ]
 
     def _worlds(self, arm: _Arm) -> list[Any]:
         """States of worlds that never end; those that are reset by seed have none."""

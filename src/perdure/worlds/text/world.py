@@ -56,7 +56,8 @@ class TextWorld(LaneWorld):
     `reset(options={"task": {"index": i}})` asks question 0 of lane i without leaving one's own lane.
 
     `info` after a step: `success` (the score is 1), `score`, `valid` (it has the form asked for),
-    `action_valid` (else it was charged for), `verifier_pass` (1 or 0), `turn` (from 0), `reward_components`.
+    `action_valid` (else it was charged for), `verifier_pass` (1 or 0), `turn` (from 0), `reward_components`,
+    `facts` (`success`, `valid`: what evaluations keep of the last answer).
     """
 
     task_key = "index"
@@ -129,6 +130,7 @@ class TextWorld(LaneWorld):
             "verifier_pass": float(verdict.score == 1),
             "turn": self._turn,
             "reward_components": components,
+            "facts": {"success": verdict.score == 1, "valid": verdict.valid},
         }
         self._best = max(self._best, worth)
         self._turn += 1
