@@ -81,4 +81,24 @@ def test_facts_come_through_a_run_its_files_and_its_evaluation_anew(tmp_path):
     assert line["facts"] == {"success": [False] * 3, "valid": [False] * 3}
     read = load_run(result.folder).evaluations[0]
     assert read.facts == {"success": (False,) * 3, "valid": (False,) * 3}
+    assert [turn.saw.startswith("Write the order") for turns in read.samples for turn in turns] == [True] * 3
     assert build.evaluate_run(result.folder, None, 2)[0].facts["valid"] == (False, False)
+
+
+class Spoken(Told):
+    """Shows text."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "begin", {}
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        return "go on", reward, terminated, truncated, info
+
+
+def test_the_first_conversations_of_a_world_that_speaks_are_kept():
+    found = trials.run(Spoken(), Policy(), SPEC, seed=3, step=0, episodes=5)
+    assert found[0].turns == [("begin", "0", 1.0), ("go on", "0", 1.0)]
+    assert [len(each) for each in trials.evaluation([found]).samples] == [trials.SAMPLES]
+    assert trials.evaluation([trials.run(Told(), Policy(), SPEC, seed=3, step=0, episodes=5)]).samples == [[]]

@@ -180,6 +180,16 @@ Fact = bool | float | str | list[str] | None
 """What a world says of an episode: a number, a label, or several labels; None where it does not say."""
 
 
+class Said(NamedTuple):
+    """One turn of a conversation with a text world."""
+
+    saw: str
+    """What the world showed."""
+    said: str
+    """What the policy answered, as text or JSON."""
+    reward: float
+
+
 class Evaluation(NamedTuple):
     """Greedy episodes of a frozen policy on one configuration, for every seed S."""
 
@@ -193,6 +203,8 @@ class Evaluation(NamedTuple):
     """Last hidden activations on recent observations, network name -> [S, rows, units]."""
     facts: Mapping[str, Sequence[Sequence[Fact]]] = {}
     """What the world says of each episode at its end (info["facts"]), name -> [S, episodes]."""
+    samples: Sequence[Sequence[Sequence[Said]]] = ()
+    """The first episodes of each seed, turn by turn, where the world speaks text; [S, a few, turns]."""
 
 
 class Stream(NamedTuple):
@@ -231,3 +243,5 @@ class EvaluationRow(NamedTuple):
     metrics: Mapping[str, float]
     facts: Mapping[str, Sequence[Fact]] = {}
     """What the world says of each episode, in the order of `returns`."""
+    samples: Sequence[Sequence[Said]] = ()
+    """The first of the episodes, turn by turn, where the world speaks text."""

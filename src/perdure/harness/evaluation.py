@@ -74,12 +74,17 @@ def evaluate(
                     "returns": returns[position].tolist(),
                     "lengths": np.asarray(found.lengths)[position].tolist(),
                     "metrics": {name: _finite(value[position]) for name, value in metrics.items()},
-                    **(
-                        {"facts": {name: table[position] for name, table in found.facts.items()}} if found.facts else {}
-                    ),
+                    **_told(found, position),
                 }
             )
     return lines
+
+
+def _told(found: records.Evaluation, position: int) -> dict[str, Any]:
+    """What the world says of one seed's episodes, and the conversations kept; keys only where there is any."""
+    facts = {name: table[position] for name, table in found.facts.items()}
+    kept = [[turn._asdict() for turn in turns] for turns in (found.samples[position] if found.samples else ())]
+    return ({"facts": facts} if facts else {}) | ({"samples": kept} if kept else {})
 
 
 def plasticity(features: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from perdure.core.errors import DataError
-from perdure.core.records import EvaluationRow, Segment, Stream
+from perdure.core.records import EvaluationRow, Said, Segment, Stream
 from perdure.harness import directory, rows
 from perdure.harness.rows import Rows
 
@@ -227,6 +227,7 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             lengths = tuple(int(value) for value in line.get("lengths", ()))
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items() if value is not None}
             facts = {str(name): tuple(values) for name, values in line.get("facts", {}).items()}
+            samples = tuple(tuple(_said(turn) for turn in turns) for turns in line.get("samples", ()))
             place = int(line["seed"]), int(line["step"]), str(line["regime"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
@@ -236,5 +237,9 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             raise DataError(f"{path}:{number} has a return that is not finite; repair or remove the line")
         if any(len(values) != len(returns) for values in facts.values()):
             raise DataError(f"{path}:{number} has facts of other than its {len(returns)} episodes; repair or remove it")
-        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics, facts))
+        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics, facts, samples))
     return found
+
+
+def _said(turn: Mapping[str, Any]) -> Said:
+    return Said(str(turn["saw"]), str(turn["said"]), float(turn["reward"]))

@@ -1,5 +1,6 @@
 """Greedy episodes of a policy in a host environment set aside for them."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,8 +9,11 @@ import numpy as np
 
 from perdure.core import seeds
 from perdure.core.errors import DataError
-from perdure.core.records import Evaluation, Fact, Params, Spec
+from perdure.core.records import Evaluation, Fact, Params, Said, Spec
 from perdure.harness import worldstate
+
+SAMPLES, TURNS = 3, 24
+"""Episodes of an evaluation that are kept turn by turn, and turns of each."""
 
 
 class Trial(NamedTuple):
@@ -20,6 +24,8 @@ class Trial(NamedTuple):
     length: int
     facts: Mapping[str, Fact] = {}
     """What the world said of it in its last info."""
+    turns: Sequence[Said] = ()
+    """Its first turns, where the world speaks text."""
 
 
 def control(env: Any, params: Params | None, controller: Any = None) -> None:
@@ -57,6 +63,13 @@ def run(env: Any, policy: Any, spec: Spec, seed: int, step: int, episodes: int) 
             policy.load_state_dict(kept)
 
 
+def said(saw: Any, action: Any, reward: float) -> list[Said]:
+    """A turn as text; nothing where the world does not show text."""
+    if not isinstance(saw, str):
+        return []
+    return [Said(saw, action if isinstance(action, str) else json.dumps(action, ensure_ascii=False), reward)]
+
+
 def facts(info: Mapping[str, Any]) -> dict[str, Fact]:
     """What a world says of a finished episode; DataError for what is no number, label or list of labels."""
     found = dict(info.get("facts") or {})
@@ -79,6 +92,7 @@ def evaluation(found: Sequence[Sequence[Trial]], features: Mapping[str, np.ndarr
         metrics={},
         features=features or {},
         facts={name: [[each.facts.get(name) for each in episodes] for episodes in found] for name in names},
+        samples=[[each.turns for each in episodes[:SAMPLES] if each.turns] for episodes in found],
     )
 
 
@@ -86,8 +100,11 @@ def _episode(env: Any, begin: Any, act: Any, spec: Spec, seed: int) -> Trial:
     observation, _ = env.reset(seed=seed)
     begin()
     total, length, over, info = 0.0, 0, False, {}
+    turns: list[Said] = []
     while length < spec.horizon and not over:
-        observation, reward, terminated, truncated, info = env.step(act(observation))
+        saw, action = observation, act(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
+        turns += said(saw, action, float(reward)) if length < TURNS else []
         total, length = total + float(reward), length + 1
         over = spec.episodic and bool(terminated or truncated)
-    return Trial(total if spec.episodic else total / length, length, facts(info))
+    return Trial(total if spec.episodic else total / length, length, facts(info), turns)

@@ -284,9 +284,7 @@ class GroupLearner:
                 f"step {arm.step}: {len(wrong)} of {len(episodes)} episodes of an evaluation failed, the first with: "
                 f"{wrong[0]}; mend the world"
             )
-        return [
-            trials.Trial(episode.score, len(episode.rows), trials.facts(episode.rows[-1].info)) for episode in episodes
-        ]
+        return [episode.trial() for episode in episodes]
 
     def _worlds(self, arm: _Arm) -> list[Any]:
         """States of worlds that never end; those that are reset by seed have none."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from perdure.core.errors import PerdureError, Refused, RunFailed, told
 from perdure.core.records import Transition
+from perdure.harness import trials
 from perdure.lm.conversation import Recorded
 from perdure.lm.sampling import Sampling
 from perdure.lm.trajectory import Sampled, Stop
@@ -44,6 +45,12 @@ class Episode:
     def score(self) -> float:
         """The sum of its rewards; NaN where its world failed."""
         return float("nan") if self.fault is not None else self.trajectory.total
+
+    def trial(self) -> trials.Trial:
+        """The finished episode as an evaluation keeps it."""
+        kept = self.rows[: trials.TURNS]
+        turns = [turn for row in kept for turn in trials.said(row.observation, row.action, row.reward)]
+        return trials.Trial(self.score, len(self.rows), trials.facts(self.rows[-1].info), turns)
 
 
 def play(policy: Any, episodes: Sequence[Episode], *, copies: int, turns: int, sampling: Sampling) -> None:

@@ -40,18 +40,18 @@ class Figure(NamedTuple):
 
 def score(section: Section) -> Figure:
     """The smoothed training score over time, one line an arm, over the regimes it lived through."""
-    lines = tuple(_line(arm, _score_curve(arm, section)) for arm in section.arms)
+    lines = tuple(line(arm, _score_curve(arm, section)) for arm in section.arms)
     panel = Panel(
         title=f"Score over time on {section.task}",
         x_label=STEPS,
         y_label=unit(section),
         lines=lines,
-        bands=_bands(section),
+        bands=bands(section),
         strip=True,
         end_labels=len(section.arms) > 1,
     )
     caption = (
-        f"Training score, averaged over a causal window of a twentieth of each segment. {_spread(section)}"
+        f"Training score, averaged over a causal window of a twentieth of each segment. {spread(section)}"
         " Equal tints are equal configurations."
     )
     return Figure((panel,), caption, single=True)
@@ -67,7 +67,7 @@ def evaluations(section: Section) -> Figure | None:
     drawn = []
     for regime in regimes[:MOST_REGIMES]:
         origin = origin_of.get(regime, regime)
-        lines = _arm_lines(section, lambda arm, regime=regime: [row for row in arm.evaluations if row.regime == regime])
+        lines = arm_lines(section, lambda arm, regime=regime: [row for row in arm.evaluations if row.regime == regime])
         trained = [segment for segment in section.segments if segment.origin == origin]
         bands = tuple(Band(f"trained on {s.id}", section.origins[origin], s.start, s.end) for s in trained)
         drawn.append(Panel(f"Evaluated in {regime}", STEPS, "return of an evaluation episode", lines, bands))
@@ -78,7 +78,7 @@ def evaluations(section: Section) -> Figure | None:
     caption = (
         "Greedy episodes of the frozen policy in every configuration, whatever it was trained on at the time. Shaded:"
         " the stretches in which this configuration was trained. A line that falls outside the shading is forgetting."
-        f"{left} {_spread(section)}"
+        f"{left} {spread(section)}"
     )
     return Figure(tuple(drawn), caption)
 
@@ -97,7 +97,7 @@ def recovery(section: Section) -> Figure | None:
     left = f" The first {MOST_SHIFTS} of {len(found)} shifts are drawn." if len(found) > MOST_SHIFTS else ""
     caption = (
         "The smoothed training score around each shift, which lies at 0. Left of it is the level to come back to: each"
-        f" arm's own, so an arm that stood low has less to recover.{left} {_spread(section)}"
+        f" arm's own, so an arm that stood low has less to recover.{left} {spread(section)}"
     )
     return Figure(tuple(panel._replace(y_range=shared) for panel in drawn), caption)
 
@@ -116,12 +116,12 @@ def plasticity(section: Section) -> Figure | None:
             "effective_rank": (f"Effective rank, {network}", "effective rank (dimensions)"),
             "dormant": (f"Dormant units, {network}", "share of units"),
         }[kind]
-        lines = _arm_lines(section, lambda arm: arm.evaluations, name)
+        lines = arm_lines(section, lambda arm: arm.evaluations, name)
         from_zero = (0.0, panels.value_range(lines)[1]) if kind == "dormant" else None
-        drawn.append(Panel(title, STEPS, label, lines, _bands(section), y_range=from_zero))
+        drawn.append(Panel(title, STEPS, label, lines, bands(section), y_range=from_zero))
     caption = (
         "Measured on the last hidden layer's activations over recent observations. A falling rank and a growing share"
-        f" of dormant units are signs that a network is losing its ability to learn. {_spread(section)}"
+        f" of dormant units are signs that a network is losing its ability to learn. {spread(section)}"
     )
     return Figure(tuple(drawn), caption)
 
@@ -188,9 +188,10 @@ def _recovery_curve(found: Sequence[RecoveryCurve]) -> curves.Curve:
     return curves.broken(curves.over_seeds(grid, np.stack(values)), [0.0])
 
 
-def _arm_lines(section: Section, rows: Callable[[Arm], Iterable], name: str | None = None) -> tuple[Line, ...]:
+def arm_lines(section: Section, rows: Callable[[Arm], Iterable], name: str | None = None) -> tuple[Line, ...]:
+    """Every arm's evaluation rows as a line: their returns, or the metric `name`."""
     lines = [(arm, curves.at_marks(list(rows(arm)), name)) for arm in section.arms]
-    return tuple(_line(arm, curve, marks=len(curve.x) <= MOST_MARKS) for arm, curve in lines if len(curve.x))
+    return tuple(line(arm, curve, marks=len(curve.x) <= MOST_MARKS) for arm, curve in lines if len(curve.x))
 
 
 def _recovery_panel(section: Section, found: Sequence[tuple[Arm, RecoveryCurve]]) -> Panel:
@@ -199,22 +200,25 @@ def _recovery_panel(section: Section, found: Sequence[tuple[Arm, RecoveryCurve]]
     for arm in section.arms:
         mine = [curve for owner, curve in found if owner is arm]
         if mine:
-            lines.append(_line(arm, _recovery_curve(mine)))
+            lines.append(line(arm, _recovery_curve(mine)))
     end = next(segment.end for segment in section.segments if segment.start == shift.step)
     band = Band(shift.starting, section.origins[shift.starting_origin], 0.0, float(end - shift.step))
     title = f"{shift.ending} → {shift.starting}"
     return Panel(title, "steps after the shift", unit(section), tuple(lines), (band,), origin_line=True)
 
 
-def _line(arm: Arm, curve: curves.Curve, marks: bool = False) -> Line:
+def line(arm: Arm, curve: curves.Curve, marks: bool = False) -> Line:
+    """An arm's curve in its colour."""
     return Line(arm.label, arm.slot, curve.x, curve.y, curve.low, curve.high, marks)
 
 
-def _bands(section: Section) -> tuple[Band, ...]:
+def bands(section: Section) -> tuple[Band, ...]:
+    """The segments as shaded stretches."""
     return tuple(Band(s.id, section.origins[s.origin], float(s.start), float(s.end)) for s in section.segments)
 
 
-def _spread(section: Section) -> str:
+def spread(section: Section) -> str:
+    """What the shading around the lines means."""
     counts = {len(arm.streams) for arm in section.arms}
     if counts == {1}:
         return "One seed, so no interval."

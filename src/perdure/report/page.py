@@ -10,7 +10,21 @@ import numpy as np
 from perdure.core.errors import DataError, MissingExtra
 from perdure.metrics import matrix
 from perdure.metrics.summary import Summary, summarise
-from perdure.report import definitions, facts, figures, forest, measures, sections, svg, tables, theme, verdicts
+from perdure.report import (
+    conversations,
+    definitions,
+    facts,
+    figures,
+    forest,
+    measures,
+    sections,
+    svg,
+    tables,
+    theme,
+    told,
+    training,
+    verdicts,
+)
 from perdure.report.sections import Arm, Section
 from perdure.report.svg import Safe, element
 
@@ -80,7 +94,10 @@ def _blocks(
         Block("metrics", "Six metrics", "The six metrics", _metric_parts(summary, drawn, slots)),
         Block("frozen", "Frozen policy", "What the frozen policy can still do", _frozen_parts(summary, drawn, slots)),
         Block("recovery", "Recovery", "Recovery after each shift", _figures(drawn, figures.recovery)),
+        Block("told", "What the world says", "What the world says of the episodes", _told_parts(drawn)),
+        Block("answers", "Answers", "What the policy said", _answers(drawn)),
         Block("plasticity", "Plasticity", "Can the networks still learn?", _figures(drawn, figures.plasticity)),
+        Block("training", "Training", "What the learners measured", _training_parts(drawn)),
         Block("runs", "Runs", "What was run", _run_parts(runs)),
         Block("definitions", "Definitions", "How each number is defined", (_definitions(),)),
         Block("documents", "Documents", "The resolved documents", tuple(facts.documents(runs))),
@@ -94,6 +111,28 @@ def _figures(drawn: Sequence[Section], draw: Any) -> tuple[Safe, ...]:
         if figure is not None:
             parts += [*_heading(section, drawn), figures.figure_html(figure, section)]
     return tuple(parts)
+
+
+def _told_parts(drawn: Sequence[Section]) -> tuple[Safe, ...]:
+    parts = list(_figures(drawn, told.figure))
+    for section in drawn:
+        found = told.breakdowns(section)
+        parts += [*_heading(section, drawn), *found] if found else []
+    return tuple(parts)
+
+
+def _answers(drawn: Sequence[Section]) -> tuple[Safe, ...]:
+    parts = []
+    for section in drawn:
+        found = conversations.conversations(section)
+        parts += [*_heading(section, drawn), *found] if found else []
+    note = "The first episodes of the frozen policy's evaluations, greedy, before training and after."
+    return (element("p", note, class_="note"), *parts) if parts else ()
+
+
+def _training_parts(drawn: Sequence[Section]) -> tuple[Safe, ...]:
+    parts = _figures(drawn, training.training)
+    return (element("details", element("summary", "Curves of the updates' metrics"), *parts),) if parts else ()
 
 
 def _metric_parts(summary: Summary, drawn: Sequence[Section], slots: dict[tuple[str, str], int]) -> tuple[Safe, ...]:

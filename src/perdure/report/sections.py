@@ -16,6 +16,8 @@ class Arm(NamedTuple):
     """The arm's colour and mark; None where there are more arms than colours and it is not among the first."""
     streams: tuple[Stream, ...]
     evaluations: tuple[EvaluationRow, ...]
+    windows: tuple[dict[str, Any], ...] = ()
+    """The lines of windows.jsonl of these seeds."""
 
 
 class Section(NamedTuple):
@@ -100,6 +102,7 @@ def _section(task: str, members: list[tuple[Any, Stream]], slots: dict[tuple[str
             slot=slots.get((task, algorithm)),
             streams=tuple(stream for _, stream in held),
             evaluations=tuple(row for run, stream in held for row in _rows_of(run, stream)),
+            windows=tuple(row for run, stream in held for row in run.windows if row.get("seed") == stream.seed),
         )
         for algorithm, held in by_arm.items()
     )
