@@ -236,6 +236,14 @@ def test_another_version_and_other_data_have_folders_of_their_own(tmp_path, monk
         ({"stages.sft.data.file": "x.jsonl"}, "stages.sft.data has both of file and expert"),
         ({"stages.sft.data": None}, "stages.sft.data is missing; give it a value"),
         ({"stages.sft.data.expert.regimes": ["sun"]}, "stages.sft.data.expert.regimes[0] is 'sun', which never occurs"),
+        (
+            {"stages.sft.vocabulary": 400, "algorithm.policy.kwargs.lora": {"r": 2}},
+            "stages.sft.vocabulary is set, but algorithm.policy.kwargs has lora",
+        ),
+        (
+            {"stages.sft.vocabulary": 400, "algorithm.policy.kwargs.tiny.tokenizer": "x.json"},
+            "stages.sft.vocabulary is set, but algorithm.policy.kwargs has tiny.tokenizer",
+        ),
         ({"stages.lcm.file": "x.jsonl"}, "stages.lcm.rollouts is given beside stages.lcm.file"),
         ({"stages.value": None}, "stages.value is missing: lm/ppo trains a critic, and sft leaves none"),
         ({"algorithm.extensions": None}, "stages.lcm is given, but nothing of the document reads an encoder"),
@@ -278,6 +286,17 @@ def test_an_adapter_is_tuned_and_handed_on_over_its_base(tmp_path):
     policy = language_policy(**chain.experiment.algorithm.policy.kwargs)
     trained = {name: each for name, each in policy.model.named_parameters() if "lora_B" in name}
     assert any(each.detach().any() for each in trained.values())
+
+
+def test_a_vocabulary_is_learned_once_and_handed_on_with_the_weights(tmp_path):
+    chain = Pipeline(document(tmp_path, **{"stages.sft.vocabulary": 266, "stages.sft.steps": 2}))
+    folder = chain.run_stage("sft").folder
+    policy = language_policy(
+        **chain.experiment.algorithm.policy.kwargs | {"value_head": "fresh", "name_or_path": folder}
+    )
+    assert policy.model.get_input_embeddings().num_embeddings == len(policy.tokenizer) == 266
+    card = json.loads((folder / "data.json").read_text())
+    assert card["counts"]["encoded_anew"] == 0
 
 
 def test_a_file_of_trajectories_tunes_as_well(tmp_path):

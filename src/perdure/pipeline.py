@@ -171,6 +171,15 @@ class Pipeline:
                 f"stages.value is missing: {self.config.algorithm.name} trains a critic, and sft leaves none; add "
                 "stages.value: {}, or set algorithm.policy.kwargs.value_head: fresh"
             )
+        kwargs = self._given.kwargs
+        if self.stages.sft is not None and self.stages.sft.vocabulary is not None:
+            taken = [key for key in ("name_or_path", "lora") if kwargs.get(key) not in (None, "perdure/tiny")]
+            taken += ["tiny.tokenizer"] if (kwargs.get("tiny") or {}).get("tokenizer") else []
+            if taken:
+                raise ConfigError(
+                    f"stages.sft.vocabulary is set, but algorithm.policy.kwargs has {taken[0]}; a new vocabulary is "
+                    "for all weights of a new perdure/tiny: leave one of them out"
+                )
         if self.stages.sft is not None and self.stages.sft.data.expert is not None:
             self.regimes(self.stages.sft.data.expert.regimes, "stages.sft.data.expert.regimes")
 
@@ -226,7 +235,12 @@ class Pipeline:
         if name == "sft":
             policy = self._policy(name, settings.seed)
             regimes = self.regimes(settings.data.expert.regimes if settings.data.expert is not None else "all")
-            records, source = sources.examples(settings.data, make_env, policy, regimes, say)
+            found = functools.partial(sources.examples, settings.data, make_env, regimes=regimes, say=say)
+            if settings.vocabulary is not None:
+                policy = self._policy(
+                    name, settings.seed, sources.vocabulary(found(policy=policy)[0], settings, folder)
+                )
+            records, source = found(policy=policy)
             return sft.run(policy, records, source, settings, folder, say)
         if name == "value":
             policy = self._policy(name, settings.seed)
@@ -251,8 +265,10 @@ class Pipeline:
             raise DataError(f"{folder} is not whole: {problems[0]}; remove it and start again")
         say(f"export: whole and unchanged, in {folder}")
 
-    def _policy(self, name: str, seed: int) -> Any:
+    def _policy(self, name: str, seed: int, tokenizer: Path | None = None) -> Any:
         kwargs = self.policy_kwargs(name)
+        if tokenizer is not None:
+            kwargs["tiny"] = {**(kwargs.get("tiny") or {}), "tokenizer": str(tokenizer)}
         if name == "sft" or (name == "value" and self.before(name) == "sft"):
             kwargs.pop("value_head", None)  # None is there yet, and none is asked for.
         return self._factory(**{"seed": seeds.stream(seed, "init"), **kwargs})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from perdure.core.errors import ConfigError  # noqa: E402
+from perdure.core.errors import ConfigError, DataError  # noqa: E402
 from perdure.lm import tokens  # noqa: E402
 
 TOKENIZER = tokens.byte_tokenizer()
@@ -22,6 +22,51 @@ def test_ids_are_the_bytes_of_the_text_and_back(text):
     ids = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert ids == list(text.encode())
     assert TOKENIZER.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A vocabulary of three merges beside bytes and markers."""
+    file = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
+    tokens.train_tokenizer(["book a cab, book 77 cabs"] * 3, 262, file)
+    return tokens.load_tokenizer(file)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_learned_vocabulary_loses_nothing(learned, text):
+    ids = learned(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert learned.decode(ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_a_learned_vocabulary_merges_what_is_frequent_and_never_digits(learned):
+    assert len(learned) == 262
+    assert len(encoded(learned, "book")) < 4
+    assert len(encoded(learned, "7777")) == 4
+    assert encoded(learned, tokens.END) == [learned.eos_token_id]
+    assert learned.pad_token_id != learned.eos_token_id
+
+
+def test_a_learned_vocabulary_is_the_same_bytes_again(tmp_path):
+    texts = ["the fare is shown", "the fee is added", "thefts"] * 5
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for file in files:
+        tokens.train_tokenizer(texts, 280, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_what_is_no_vocabulary_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no room beside the 259"):
+        tokens.train_tokenizer(["a"], 259, tmp_path / "t.json")
+    (tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(DataError, match="is no tokenizer"):
+        tokens.load_tokenizer(tmp_path / "broken.json")
+    with pytest.raises(DataError, match="is no tokenizer"):
+        tokens.load_tokenizer(tmp_path / "absent.json")
+    import tokenizers
+
+    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "bare.json"))
+    with pytest.raises(DataError, match="has no token"):
+        tokens.load_tokenizer(tmp_path / "bare.json")
 
 
 def test_every_byte_has_its_own_character():

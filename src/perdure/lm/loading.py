@@ -50,9 +50,10 @@ class LoRA:
 
 
 def load(name_or_path: str | Path, *, seed: int = 0, tiny: Mapping[str, Any] | None = None) -> Loaded:
-    """`perdure/tiny` (random weights from `seed`, sizes from `tiny`), `perdure/smollm2`, or a folder.
+    """`perdure/tiny` (random weights from `seed`), `perdure/smollm2`, or a folder.
 
-    Raises ConfigError for a name that is neither of them nor a folder, DataError for a folder that holds no model.
+    `tiny` holds sizes of the first, and perhaps the file of a tokenizer. Raises ConfigError for a name that is
+    neither of them nor a folder, DataError for a folder that holds no model.
     """
     if str(name_or_path) == TINY:
         return _tiny(seed, dict(tiny or {}))
@@ -113,11 +114,12 @@ def write_recipe(recipe: Mapping[str, Any], folder: Path) -> None:
 
 def _tiny(seed: int, sizes: dict[str, Any]) -> Loaded:
     from perdure.lm.tiny import tiny_model
-    from perdure.lm.tokens import byte_tokenizer
+    from perdure.lm.tokens import byte_tokenizer, load_tokenizer
 
-    tokenizer = byte_tokenizer()
+    file = sizes.get("tokenizer")
+    tokenizer = byte_tokenizer() if file is None else load_tokenizer(Path(file))
     try:
-        model = tiny_model(tokenizer, seed=seed, **sizes)
+        model = tiny_model(tokenizer, seed=seed, **{key: size for key, size in sizes.items() if key != "tokenizer"})
     except TypeError as error:
         raise ConfigError(f"tiny holds {sorted(sizes)}: {error}") from None
     return Loaded(model, tokenizer, {"name": TINY, "seed": seed, "tiny": sizes})

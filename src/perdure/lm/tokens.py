@@ -1,8 +1,10 @@
 """A tokenizer that needs no file: a token a byte, and the three markers of a conversation."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from perdure.core.errors import ConfigError
+from perdure.core.errors import ConfigError, DataError
 
 PAD = "<|pad|>"
 START = "<|im_start|>"
@@ -17,13 +19,64 @@ def byte_tokenizer() -> Any:
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([PAD, START, END])
+    return _dressed(backend)
+
+
+def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
+    """Train a byte-level byte-pair vocabulary (Sennrich et al. 2016, arXiv 1508.07909) of `size` tokens; write it.
+
+
+    Markers and padding are those of `byte_tokenizer`; digits are never merged. ConfigError where `size` leaves no
+    room for a merge (259 or fewer).
+    """
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    least = len(byte_characters()) + 3
+    if size <= least:
+        raise ConfigError(
+            f"a vocabulary of {size} tokens has no room beside the {least} of bytes and markers; ask for more"
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=byte_characters(), special_tokens=[PAD, START, END], show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    scratch = file.with_name(f".{file.name}.part")
+    backend.save(str(scratch))
+    scratch.replace(file)
+
+
+def load_tokenizer(file: Path) -> Any:
+    """The tokenizer of a file that `train_tokenizer` wrote, or of another in its format with the same markers.
+
+    DataError for a file that is none.
+    """
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # The library raises bare exceptions.
+        raise DataError(f"{file} is no tokenizer ({error}); name a tokenizer.json") from None
+    missing = [marker for marker in (PAD, START, END) if backend.token_to_id(marker) is None]
+    if missing:
+        raise DataError(f"{file} has no token {', '.join(missing)}; add them to its vocabulary")
+    return _dressed(backend)
+
+
+def _dressed(backend: Any) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,

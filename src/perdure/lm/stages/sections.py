@@ -119,6 +119,8 @@ class SftConfig(FitConfig):
 
     data: DataConfig
     filter: FilterConfig = FilterConfig()
+    vocabulary: Count | None = None
+    """Tokens of a byte-pair vocabulary trained on the examples first, for `perdure/tiny`; bytes alone if unset."""
 
 
 class ValueConfig(FitConfig):

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core import registry
+from perdure.lm import tokens
 from perdure.lm.stages import collecting, folder, trajectories
 from perdure.lm.stages.collecting import Regime
-from perdure.lm.stages.sections import DataConfig, LcmConfig, RolloutsConfig
+from perdure.lm.stages.sections import DataConfig, LcmConfig, RolloutsConfig, SftConfig
 from perdure.lm.stages.trajectories import Record
 
 MakeEnv = Callable[[int], Any]
@@ -32,6 +33,17 @@ def examples(
         make_env, policy, regimes, episodes=told.episodes, turns=told.turns, seed=told.seed, expert=expert
     )
     return played, {"kind": "expert", **told.model_dump(mode="json"), "regimes": [each.id for each in regimes]}
+
+
+def vocabulary(records: Iterable[Record], settings: SftConfig, place: Path) -> Path:
+    """The stage's tokenizer, trained once on what its examples say."""
+    file = place / "vocabulary.json"
+    if not file.exists():
+        assert settings.vocabulary is not None
+        tokens.train_tokenizer(
+            (message["content"] for record in records for message in record.messages), settings.vocabulary, file
+        )
+    return file
 
 
 def rollouts(
