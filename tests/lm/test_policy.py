@@ -408,6 +408,15 @@ def test_an_adapter_is_saved_without_its_base_and_found_again(tmp_path):
         language_policy(tmp_path, lora={})
 
 
+def test_an_adapter_of_a_relative_base_is_found_from_another_working_directory(tmp_path, monkeypatch):
+    language_policy("perdure/tiny", tiny={"width": 16, "layers": 1, "heads": 2, "kv_heads": 1}).save(tmp_path / "base")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    language_policy("base", lora={"r": 2}).save(tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    language_policy(tmp_path / "adapter")
+
+
 def test_an_adapter_finds_its_base_in_the_folder_that_it_names(tmp_path):
     tiny(seed=1).save(tmp_path / "base")
     policy = language_policy(tmp_path / "base", lora={"r": 2}, seed=2)

@@ -63,7 +63,7 @@ def load(name_or_path: str | Path, *, seed: int = 0, tiny: Mapping[str, Any] | N
         from perdure.lm.smollm import smollm2
 
         return _full(smollm2())
-    folder = Path(name_or_path)
+    folder = Path(name_or_path).resolve()  # An adapter remembers where its base lies, from any working directory.
     if not folder.is_dir():
         raise ConfigError(
             f"name_or_path is {str(name_or_path)!r}, which is no folder here; nothing is downloaded: "
@@ -118,6 +118,7 @@ def _tiny(seed: int, sizes: dict[str, Any]) -> Loaded:
 
     file = sizes.get("tokenizer")
     tokenizer = byte_tokenizer() if file is None else load_tokenizer(Path(file))
+    sizes |= {} if file is None else {"tokenizer": str(Path(file).resolve())}
     try:
         model = tiny_model(tokenizer, seed=seed, **{key: size for key, size in sizes.items() if key != "tokenizer"})
     except TypeError as error:
