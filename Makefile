@@ -63,5 +63,5 @@ $(VENV)/.installed: $(VENV)/.created $(INPUTS)
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed $(INPUTS)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[report,language]" --group dev --group docs
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[report,language,trl,openenv]" --group dev --group docs
 	touch $@

@@ -68,6 +68,8 @@ def test_every_registered_name_is_documented(family):
 def test_every_command_is_documented():
     text = "".join(page.read_text() for page in PAGES)
     names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    groups = [(group.name, group.typer_instance) for group in app.registered_groups]
+    names += [f"{name} {each.callback.__name__}" for name, group in groups for each in group.registered_commands]
     assert [name for name in names if f"perdure {name}" not in text] == []
 
 

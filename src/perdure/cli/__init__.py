@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from perdure.cli import documents, reading, recording, stages, training
+from perdure.cli import documents, play, reading, recording, serve, stages, training
 from perdure.core.errors import PerdureError
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ for command in (stages.pipeline, stages.sft):
     app.command()(command)
 app.command("warmup-value")(stages.warmup_value)
 app.command("warmup-lcm")(stages.warmup_lcm)
+for name, commands in (("serve", serve.group), ("play", play.group)):
+    app.add_typer(commands, name=name)
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ def test_asynchronous_clients_are_made_synchronous():
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openenv.core", None)
-    with pytest.raises(MissingExtra, match=r"openenv-core is not installed.*perdure\[openenv\]"):
+    with pytest.raises(MissingExtra, match=r"openenv is not installed.*perdure\[openenv\]"):
         OpenEnvWorld(base_url="http://localhost:8000")
 
 

@@ -1,6 +1,6 @@
 """Servers of the OpenEnv protocol as text worlds: a session for each environment, its messages as text.
 
-Written against openenv-core 0.3: an observation, a reward that may be None, and `done`. The protocol does not tell
+Written against openenv 0.10: an observation, a reward that may be None, and `done`. The protocol does not tell
 a limit from an end; a client whose observation (or result) carries `metadata` with `truncated` says so.
 """
 
@@ -129,7 +129,7 @@ def _client(base_url: str) -> Any:
     try:
         from openenv.core import GenericEnvClient
     except ImportError as error:
-        raise MissingExtra("openenv-core", "openenv") from error
+        raise MissingExtra("openenv", "openenv") from error
     return GenericEnvClient(base_url=base_url).sync()
 
 

@@ -1,0 +1,1 @@
+"""Worlds as servers: the concierge world behind OpenEnv's protocol and behind REST sessions."""
