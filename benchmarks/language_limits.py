@@ -41,10 +41,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for rows, answer in UPDATES:
         tokens = rows * (PROMPT + answer)
-        limit = median(lambda r=rows, a=answer: multiply(update_products(r, a)))
+        limit = median(lambda r=rows, a=answer: multiply(update_products(r, a, r // GROUP)))
         _row("GRPO", rows, tokens, median(_grpo(rows, answer)), limit)
         # A pass of the old policy before, and as many passes with gradients as there are epochs.
-        forward = median(lambda r=rows, a=answer: multiply(forward_products(r, a)))
+        forward = median(lambda r=rows, a=answer: multiply(forward_products(r, a, r)))
+        limit = median(lambda r=rows, a=answer: multiply(update_products(r, a, r)))
         for epochs in (1, 4):
             _row(f"PPO, epochs {epochs}", rows, tokens, median(_ppo(rows, answer, epochs)), epochs * limit + forward)
     print("\n| rollout | rows | tokens/CPU-s | the products alone | share |\n|---|---|---|---|---|")
@@ -87,17 +88,18 @@ def layer_products(tokens: int) -> list[Product]:
     ]
 
 
-def forward_products(rows: int, answer: int) -> list[Product]:
-    """A pass over whole rows, whose answers alone meet the vocabulary; attention at half its square."""
-    length = PROMPT + answer
-    attention = [(rows * 2, length, 32, length), (rows * 2, length, length, 32)]
-    return 4 * [*layer_products(rows * length), *attention] + [(1, rows * answer, 128, 259)]
+def forward_products(rows: int, answer: int, prompts: int) -> list[Product]:
+    """A pass over prompts and the answers to them, which alone meet the vocabulary; attention at half its square."""
+    first = [(prompts * 2, PROMPT, 32, PROMPT), (prompts * 2, PROMPT, PROMPT, 32)]
+    seen = PROMPT + answer // 2
+    then = [(rows * 4, answer, 32, seen), (rows * 4, answer, seen, 32)]
+    return 4 * [*layer_products(prompts * PROMPT + rows * answer), *first, *then] + [(1, rows * answer, 128, 259)]
 
 
-def update_products(rows: int, answer: int) -> list[Product]:
+def update_products(rows: int, answer: int, prompts: int) -> list[Product]:
     """A pass and its gradients."""
     found: list[Product] = []
-    for count, m, k, n in forward_products(rows, answer):
+    for count, m, k, n in forward_products(rows, answer, prompts):
         found += [(count, m, k, n), (count, m, n, k), (count, k, m, n)]
     return found
 
@@ -136,14 +138,16 @@ def _policy(answer: int) -> Any:
 
 
 def _grpo(rows: int, answer: int) -> Callable[[], Any]:
-    """An update on episodes of one answer, of the policy as it then is."""
+    """An update on episodes of one answer, of the policy as it then is; those of a group answer one prompt."""
     policy = _policy(answer)
     backend = GroupBackend(GroupTraining(turns=1), policy, (), 0)
     random = np.random.default_rng(0)
 
+    prompts = random.integers(0, 256, (rows // GROUP, PROMPT)).tolist()
+
     def episode(row: int) -> Recorded:
         found = Recorded(terminated=True, group=row // GROUP, lane=row)
-        found.observe(random.integers(0, 256, PROMPT).tolist())
+        found.observe(prompts[row // GROUP])
         turn = found.answer(Sampled(random.integers(0, 256, answer).tolist(), [-5.5] * answer, Stop.LENGTH))
         turn.reward = float(random.random())
         return found
@@ -157,15 +161,16 @@ def _ppo(rows: int, answer: int, epochs: int) -> Callable[[], float]:
     policy = _policy(answer)
     policy.sampler.end = -1  # type: ignore[attr-defined]
     backend = Backend(policy, epochs=epochs, minibatch=rows)
-    # The text of a prompt of PROMPT tokens: the template's own are 19.
-    observation = "x" * (PROMPT - len(policy.chat.prompt([{"role": "user", "content": ""}])))
+    # Texts of prompts of PROMPT tokens, each another one.
+    room = PROMPT - len(policy.chat.prompt([{"role": "user", "content": ""}]))
+    observations = [str(row).rjust(room, "x") for row in range(rows)]
     steps = iter(range(10**6))
 
     def update() -> float:
         step = next(steps)
-        actions = policy.act_batch([observation] * rows)
+        actions = policy.act_batch(observations)
         transitions = [
-            Transition(step * rows + lane, observation, action, float(lane % 2), True, False, "only", lane=lane)
+            Transition(step * rows + lane, observations[lane], action, float(lane % 2), True, False, "only", lane=lane)
             for lane, action in enumerate(actions)
         ]
         for transition in transitions:

@@ -96,7 +96,7 @@ class Ours:
         objective = RECIPES["dapo"]
         if bf16:  # The sampler rounds otherwise than the trainer, so that the ratios need the trainer's own.
             objective = dataclasses.replace(objective, old_logprobs="trainer", importance_cap=2.0)
-        training = GroupTraining(objective, Optimisation(learning_rate=LEARNING_RATE), turns=1)
+        training = GroupTraining(objective=objective, optimisation=Optimisation(learning_rate=LEARNING_RATE), turns=1)
         self.learner = GroupLearner(
             training,
             functools.partial(policy_of, setting, precision),

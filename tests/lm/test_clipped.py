@@ -23,6 +23,9 @@ class Said(NamedTuple):
     finals_B: torch.Tensor
     tokens: int = 100
 
+    def plan(self, packed):
+        return packing.plan(packed.lengths_B.tolist(), self.tokens)
+
     def score(self, packed, *, entropy=False):
         width = packed.ids_BT.shape[1]
         found = packed.ids_BT[:, 0]  # The first id of a row is its number.
@@ -52,7 +55,7 @@ def step(settings, rows_, tokens=100):
         tokens,
     )
     pieces = Pieces(said, rows_, settings.resolved())
-    return sum(float(loss()) for loss in pieces.losses()), pieces.sums
+    return sum(float(loss()) for loss in pieces.losses()), pieces.totals()
 
 
 def test_token_ratios_are_clipped_token_by_token():

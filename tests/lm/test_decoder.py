@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from perdure.core.errors import Refused  # noqa: E402
-from perdure.lm import decoder, fused  # noqa: E402
+from perdure.lm import decoder, fused, products  # noqa: E402
 from perdure.lm.sampler import sampler  # noqa: E402
 from perdure.lm.tiny import tiny_model  # noqa: E402
 from perdure.lm.tokens import byte_tokenizer  # noqa: E402
@@ -25,6 +25,9 @@ LLAMA3 = {
 }  # fmt: skip
 PEFT = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 """peft reads an attribute that transformers 5.24 deprecates."""
+BLOCKS = pytest.mark.skipif(
+    not products.can_block(torch.device("cpu"), torch.bfloat16), reason="oneDNN does not multiply by blocks here"
+)
 T = transformers
 LAYOUTS = {
     "llama": (T.LlamaForCausalLM, T.LlamaConfig, {"tie_word_embeddings": True}),
@@ -85,8 +88,10 @@ def check_turns(model, engine, tolerance=1e-5):
             running.pop()
 
 
+@pytest.mark.parametrize("blocks", [pytest.param(True, marks=BLOCKS), False])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_logits_are_those_of_the_library(name):
+def test_logits_are_those_of_the_library(name, blocks, monkeypatch):
+    monkeypatch.setattr(products, "LARGE", 1 if blocks else products.LARGE)
     model = build(name)
     with torch.inference_mode():
         check_turns(model, decoder.Engine(model))
@@ -155,7 +160,9 @@ def test_adapters_are_followed_through_training_switching_off_and_merging():
     torch.testing.assert_close(found(), adapted, atol=1e-4, rtol=1e-5)
 
 
-def test_half_precision_is_near():
+@pytest.mark.parametrize("blocks", [pytest.param(True, marks=BLOCKS), False])
+def test_half_precision_is_near(blocks, monkeypatch):
+    monkeypatch.setattr(products, "LARGE", 1 if blocks else products.LARGE)
     model = build("llama")
     with torch.inference_mode():
         found = fed(decoder.Engine(model, torch.bfloat16).cache(1), [0], {0: [1, 2, 3]})[0]

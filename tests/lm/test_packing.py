@@ -60,6 +60,39 @@ def test_a_plan_fills_micro_batches():
     assert packing.plan([2, 8, 2, 4, 3], 8) == [[1], [3, 4], [0, 2]]
 
 
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=20)
+
+
+@hypothesis.given(ROWS, st.integers(1, 100))
+def test_a_plan_of_shared_prompts_holds_every_row_once_and_is_no_more_to_compute(rows, tokens):
+    cuts = [5, 1, 9, 3]
+    lengths = [cuts[number] + rest for number, rest in rows]
+    firsts = list(dict.fromkeys(number for number, _ in rows))
+    found = packing.Prompts([firsts.index(number) for number, _ in rows], [cuts[number] for number, _ in rows])
+    parts = packing.plan(lengths, tokens, found)
+    assert sorted(row for part in parts for row in part) == list(range(len(rows)))
+    assert all(len(part) == 1 or packing.computed(part, lengths, found) <= tokens for part in parts)
+    cost = sum(packing.computed(part, lengths, found) for part in parts)
+    assert cost <= sum(len(part) * max(lengths[row] for row in part) for part in packing.plan(lengths, tokens))
+
+
+def test_tokens_of_a_pass_are_counted_with_their_padding():
+    shared = packing.Prompts([0, 0, 1], [6, 6, 2])
+    assert packing.computed([0, 1], [9, 8, 7], None) == 18
+    assert packing.computed([0, 1], [9, 8, 7], shared) == 6 + 2 * 3
+    assert packing.computed([0, 1, 2], [9, 8, 7], shared) == 3 * 9
+    assert packing.computed([0, 1, 2], [9, 8, 5], shared) == 2 * 6 + 3 * 3
+    assert packing.shares([0, 1], [9, 8, 7], shared)
+    assert not packing.shares([2], [9, 8, 7], shared)
+
+
+def test_prompts_end_before_the_first_trained_token_and_before_the_last_one():
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 9, 9], [1, 2, 3, 0], [1, 3, 3, 3], [7, 0, 0, 0], [1, 2, 3, 4]])
+    trained = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0]]).bool()
+    found = packing.prompts(ids, torch.tensor([4, 4, 3, 4, 1, 4]), trained)
+    assert found == packing.Prompts([0, 0, 0, 1, 2, 0], [2, 2, 2, 2, 0, 2])
+
+
 @hypothesis.given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.integers(1, 40))
 def test_results_come_back_in_the_order_of_the_rows(lengths, tokens):
     rows = packing.plan(lengths, tokens)

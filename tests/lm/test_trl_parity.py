@@ -15,7 +15,7 @@ from perdure.lm.objectives import advantages, aggregation, combined
 from perdure.lm.objectives.table import Objective
 from perdure.lm.packing import Batch
 
-trl = pytest.importorskip("trl", reason="TRL is no dependency; pip install trl==1.16.* to compare with it")
+trl = pytest.importorskip("trl", reason="the extra trl is not installed")
 if not trl.__version__.startswith("1.16"):
     pytest.skip(f"the comparison is with TRL 1.16, not {trl.__version__}", allow_module_level=True)
 

@@ -219,15 +219,16 @@ class Backend:
         self.minibatch = batch.select(index)
         pieces = Pieces(self._scorer, rows.take(index), self.settings)
         stepped = self.stepper.step(pieces.losses(), [self._anchor, self._apply_auxiliary_regularization])
-        return {**pieces.sums, **stepped}
+        return {**pieces.totals(), **stepped}
 
     def _reference(self, packed: packing.Batch) -> Tensor:
         return self._scorer.reference(packed, self._of_model(), self._start)
 
     @property
     def _scorer(self) -> Scorer:
-        policy, tokens = self._policy, self.stepper.settings.tokens_per_micro_batch
-        return Scorer(policy.model, policy.value_head, policy.chat.pad_id, policy.sampling.temperature, tokens)
+        policy, settings = self._policy, self.stepper.settings
+        temperature, tokens = policy.sampling.temperature, settings.tokens_per_micro_batch
+        return Scorer(policy.model, policy.value_head, policy.chat.pad_id, temperature, tokens, settings.bf16)
 
     def _anchor(self) -> Tensor | None:
         """The reference's L2 anchor: kl_coeff times the squared distance from the first weights."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from perdure.core.errors import DataError
+from perdure.core.errors import DataError, Refused
 from perdure.harness.checkpoint import decode, encode, read_json
+from perdure.lm import sharding
 
 Tensor = torch.Tensor
 
@@ -40,8 +41,9 @@ def save(
     """Write a checkpoint into an existing folder.
 
     `extra` holds nested dicts with text keys, lists, tuples, JSON values, NumPy arrays and tensors. DataError for
-    anything else.
+    anything else, Refused for a model that several processes hold in parts.
     """
+    _refuse_sharded(model)
     tensors: dict[str, Tensor] = {}
     state = {
         "version": VERSION,
@@ -68,6 +70,7 @@ def load(
     DataError, before anything is changed, where the files are damaged or belong to other shapes, names, another
     frozen base or another optimiser.
     """
+    _refuse_sharded(model)
     state = decode(read_json(folder / "state.json"))
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise DataError(f"{folder / 'state.json'} is not a checkpoint of this version ({VERSION}); use another copy")
@@ -93,6 +96,11 @@ def load(
                     parameter.copy_(found.pop(OWN))
             optimizer.state[parameter] = found
     return extra
+
+
+def _refuse_sharded(model: torch.nn.Module) -> None:
+    if sharding.parts(model):
+        raise Refused("checkpoints of a sharded model are not supported; gather its weights and save them yourself")
 
 
 def _changing(model: torch.nn.Module, value_head: torch.nn.Module | None) -> dict[str, Tensor]:

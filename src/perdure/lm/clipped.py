@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from perdure.lm import forward, packing
+from perdure.lm import forward, packing, step
 from perdure.lm.objectives import aggregation, kl, losses
 from perdure.lm.packing import Batch
 from perdure.lm.settings import RatioMode, Settings
@@ -33,18 +33,27 @@ class Rows(NamedTuple):
 
 
 class Pieces:
-    """The micro-batches of one optimiser step, scored by a `preparing.Scorer`, and the sums of what they measured."""
+    """The micro-batches of one optimiser step, scored by a `preparing.Scorer`, and the sums of what they measured.
+
+    Processes that train together all hold the step's rows, and each scores its share of them.
+    """
 
     def __init__(self, scorer: Any, rows: Rows, settings: Settings):
-        self._scorer, self._rows, self._settings = scorer, rows, settings
-        whole = rows.batch
-        self._counts = aggregation.count(whole.mask_BT, whole.turns_BT)
-        self.sums: dict[str, float] = {}
+        self._scorer, self._settings = scorer, settings
+        self._counts = aggregation.count(rows.batch.mask_BT, rows.batch.turns_BT)
+        self._rows = rows.take(step.dealt(range(len(rows.batch.lengths_B))))
+        names = ["policy_loss", "value_loss", "entropy", "ratio_mean", "clip_fraction", "kl"]
+        names += [] if rows.batch.reference_BT is None else ["kl_reference"]
+        self._sums = dict[str, float].fromkeys(names, 0.0)
 
     def losses(self) -> Iterator[Callable[[], Tensor]]:
         """One loss a micro-batch; their sum is the step's, however the rows are cut."""
-        for index in packing.plan(self._rows.batch.lengths_B.tolist(), self._scorer.tokens):
+        for index in self._scorer.plan(self._rows.batch):
             yield lambda index=index: self._loss(self._rows.take(index))
+
+    def totals(self) -> dict[str, float]:
+        """What the micro-batches of all processes measured."""
+        return dict(zip(self._sums, step.summed(list(self._sums.values())), strict=True))
 
     def _loss(self, rows: Rows) -> Tensor:
         batch, settings = rows.batch, self._settings
@@ -111,7 +120,7 @@ class Pieces:
                 ),
             }
             for name, value in measured.items():
-                self.sums[name] = self.sums.get(name, 0.0) + float(value)
+                self._sums[name] += float(value)
 
     def _clip_widths(self) -> tuple[float, float]:
         """The widths in use below and above 1."""

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from perdure.core.errors import Refused
-from perdure.lm import fused
+from perdure.lm import fused, sharding
 
 TOKENS_AT_ONCE = 8192
 """Tokens fed in one pass, which bounds the memory of a pass."""
@@ -38,7 +38,8 @@ class Engine:
         self.device, self.dtype = embedding.device, self._dtype or embedding.dtype
         self.shape = fused.shape(self._model)
         self.context = self.shape.context
-        self.weights = fused.pack(self._model, self.dtype)
+        with sharding.gathered(self._model):
+            self.weights = fused.pack(self._model, self.dtype)
         # Under the root as the squared length is, so that the norm is one hypotenuse.
         self._least = torch.tensor((self.shape.width * self.shape.epsilon) ** 0.5, device=self.device)
         self._turns = torch.empty(0, 0, dtype=torch.complex64, device=self.device)
@@ -65,25 +66,22 @@ class Engine:
 
     def logits(self, x_BD: torch.Tensor) -> torch.Tensor:
         """The output layer."""
-        return functional.linear(self._normed(x_BD) * self.weights.gain, self.weights.head, self.weights.head_bias)
+        return self.weights.head(self._normed(x_BD) * self.weights.gain)
 
     def heads(self, layer: fused.Layer, x_ND: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         """Queries, keys and values of one layer, rotated: [N, H + 2K, E] in fp32."""
-        y = _times(self._normed(x_ND), layer.qkv, layer.qkv_bias).float()
+        y = layer.qkv(self._normed(x_ND)).float()
         if layer.heads_gain is not None:
             y = self._normed_heads(y.view(len(y), -1, self.shape.head_width), layer.heads_gain)
         turned = torch.view_as_complex(y.view(*turns.shape, 2)) * turns
         return torch.view_as_real(turned).flatten(-2)
 
     def finish(self, layer: fused.Layer, x_ND: torch.Tensor, attended_ND: torch.Tensor) -> torch.Tensor:
-        """The rest of a layer after its attention."""
-        x_ND = torch.addmm(x_ND, attended_ND.to(x_ND.dtype), layer.out)
-        if layer.out_bias is not None:
-            x_ND += layer.out_bias
-        gate_up = _times(self._normed(x_ND), layer.gate_up, layer.gate_up_bias)
+        """The rest of a layer after its attention, in the place of `x_ND`."""
+        x_ND = layer.out.add_to(x_ND, attended_ND.to(x_ND.dtype))
+        gate_up = layer.gate_up(self._normed(x_ND))
         inner = self.shape.inner
-        x_ND.addmm_(functional.silu(gate_up[:, :inner]).mul_(gate_up[:, inner:]), layer.down)
-        return x_ND if layer.down_bias is None else x_ND.add_(layer.down_bias)
+        return layer.down.add_to(x_ND, functional.silu(gate_up[:, :inner]).mul_(gate_up[:, inner:]))
 
     def _normed(self, x_ND: torch.Tensor) -> torch.Tensor:
         """x / sqrt(|x|^2 + D epsilon): the root-mean-square norm up to a factor that the weights hold."""
@@ -274,7 +272,3 @@ def _attention(
     q = queries.unflatten(2, (-1, group)).permute(0, 2, 3, 1, 4).flatten(2, 3)
     out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=seen.repeat(1, 1, group, 1), scale=1.0)
     return out.unflatten(2, (group, longest)).permute(0, 3, 1, 2, 4).flatten(2, 3)
-
-
-def _times(x_ND: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.mm(x_ND, matrix) if bias is None else torch.addmm(bias, x_ND, matrix)

@@ -33,8 +33,9 @@ def language_policy(
 
     A folder holds full weights or an adapter, perhaps a value head; without one the policy begins with a new one,
     unless `value_head` is "required". "fresh" says that this is meant, which training asks for. `tiny` holds sizes
-    of `lm.tiny.tiny_model` and perhaps `tokenizer`, the file of one (else a token is a byte), `lora` the keys of `lm.loading.LoRA`. `options` are the fields of
-    `lm.sampling.Sampling` and the constructor's options. Raises ConfigError naming an unknown or unusable one.
+    of `lm.tiny.tiny_model` and perhaps `tokenizer`, the file of one (else a token is a byte), `lora` the keys of
+    `lm.loading.LoRA`. `options` are the fields of `lm.sampling.Sampling` and the constructor's options. Raises
+    ConfigError naming an unknown or unusable one.
 
         policy = language_policy("perdure/tiny", seed=1, max_new_tokens=16, lora={"r": 4})
     """

@@ -1,8 +1,11 @@
 """How a trainer scores tokens: log-probabilities, values and entropies of right-padded rows in one forward pass.
 
+Rows with one prompt compute it once, where the model can (lm.shared) and it saves something.
+
 Shapes: B rows, T tokens, N scored tokens, V vocabulary, D width.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from perdure.core.errors import ConfigError, Refused
+from perdure.lm import packing, shared
 from perdure.lm.trajectory import Trajectory
 
 
@@ -78,11 +82,15 @@ def score(
     # An id of the row itself instead of padding: its activations are finite, where a stray id could bring NaN.
     ids_BT = torch.where(real_BT, ids_BT, ids_BT[:, :1])
     rows_N, columns_N = asked_BT.nonzero(as_tuple=True)
-    hidden_BTD, logits_NV = _run(model, ids_BT, rows_N, columns_N - 1, keep_hidden=value_head is not None)
+    laid = None
+    if shared.can(model):
+        laid = shared.layout(ids_BT, lengths_B, packing.prompts(ids_BT, lengths_B, asked_BT))
+    hidden_BTD, logits_NV = _run(model, ids_BT, laid, rows_N, columns_N - 1, keep_hidden=value_head is not None)
     logits_NV = logits_NV.float() if temperature == 1 else logits_NV.float() / temperature
     chosen_N = -functional.cross_entropy(logits_NV, ids_BT[rows_N, columns_N], reduction="none")
     values_BT = final_B = None
     if value_head is not None:
+        assert hidden_BTD is not None, "it was kept"
         values_BT, final_B = _values(value_head, hidden_BTD, wanted_BT, lengths_B)
     return Scores(
         _spread(chosen_N, asked_BT),
@@ -92,31 +100,46 @@ def score(
     )
 
 
+def plan(model: Any, batch: packing.Batch, tokens: int) -> list[list[int]]:
+    """The rows of each micro-batch that `score` is to be given: about `tokens` tokens, padding included."""
+    found = packing.prompts(batch.ids_BT, batch.lengths_B, batch.mask_BT) if shared.can(model) else None
+    return packing.plan(batch.lengths_B.tolist(), tokens, found)
+
+
 def _run(
-    model: Any, ids_BT: torch.Tensor, rows_N: torch.Tensor, columns_N: torch.Tensor, keep_hidden: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Last hidden states and the logits of N of them, by the model's own forward pass.
+    model: Any,
+    ids_BT: torch.Tensor,
+    laid: shared.Layout | None,
+    rows_N: torch.Tensor,
+    columns_N: torch.Tensor,
+    *,
+    keep_hidden: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Last hidden states [B, T, D] where they are kept, and the logits of N of them, by the model's own forward pass.
 
     The states are picked where they enter the output layer, so whatever a model does to its logits is done to
     these as well. Right padding needs no mask: a causal model never looks to the right.
     """
     seen: list[torch.Tensor] = []
+    place_BT = torch.arange(ids_BT.numel(), device=ids_BT.device).view_as(ids_BT) if laid is None else laid.place_BT
 
     def pick(_module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         seen.append(inputs[0])
-        return (inputs[0][rows_N, columns_N],)
+        return (inputs[0].flatten(0, 1)[place_BT[rows_N, columns_N]],)
 
     handle = model.get_output_embeddings().register_forward_pre_hook(pick)
+    passing = contextlib.nullcontext({"input_ids": ids_BT}) if laid is None else shared.attending(model, laid)
     try:
-        logits_NV = model(input_ids=ids_BT, use_cache=False).logits
+        with passing as inputs:
+            logits_NV = model(**inputs, use_cache=False).logits
     finally:
         handle.remove()
-    if len(seen) != 1 or seen[0].shape[:2] != ids_BT.shape or logits_NV.shape[:1] != rows_N.shape:
+    if len(seen) != 1 or seen[0].shape[:2] != inputs["input_ids"].shape or logits_NV.shape[:1] != rows_N.shape:
         raise Refused(
             f"{type(model).__name__} does not give its output layer one hidden state a token; "
             "only decoder-only language models can be scored"
         )
-    return seen[0], logits_NV
+    return seen[0].flatten(0, 1)[place_BT] if keep_hidden else None, logits_NV
 
 
 def _values(
@@ -125,8 +148,9 @@ def _values(
     wanted_BT: torch.Tensor,
     lengths_B: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values before each real token but the first, and after each row's last one."""
-    after_BT = value_head(hidden_BTD.float())
+    """Values before each real token but the first, and after each row's last one, in fp32 under autocast too."""
+    with torch.autocast(hidden_BTD.device.type, enabled=False):
+        after_BT = value_head(hidden_BTD.float())
     if after_BT.dim() == hidden_BTD.dim():
         after_BT = after_BT.squeeze(-1)
     final_B = after_BT.gather(1, (lengths_B.to(after_BT.device) - 1)[:, None]).squeeze(1)

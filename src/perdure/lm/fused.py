@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from perdure.lm import sharding
+from perdure.lm.products import Product, product
+
 KNOWN = ("llama", "mistral", "qwen2", "qwen3")
 """`model_type` of the layouts that are known here."""
 ROTATIONS = ("default", "llama3")
@@ -30,18 +33,14 @@ class Shape(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One layer; matrices are [in, out], norms folded in."""
+    """One layer, norms folded in."""
 
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    qkv: Product
     heads_gain: torch.Tensor | None
     """[H + K, E] where queries and keys are normed."""
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
-    gate_up: torch.Tensor
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    out: Product
+    gate_up: Product
+    down: Product
 
 
 class Weights(NamedTuple):
@@ -50,22 +49,22 @@ class Weights(NamedTuple):
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
     gain: torch.Tensor
-    head: torch.Tensor
-    """[V, D]; the embedding itself where they are tied."""
-    head_bias: torch.Tensor | None
+    head: Product
     frequencies: torch.Tensor
     """Radians a position of each rotated pair, [E / 2] in fp32."""
 
 
 def unsupported(model: Any) -> str | None:
     """What the decoder cannot do about `model`, as "field is value"; None where it can run it."""
-    bare = _bare(model)
+    bare = library_model(model)
     config = bare.config
+    # A sharded model's class is made of torch's own and the library's.
+    kind = type(bare).__bases__[-1] if sharding.parts(bare) else type(bare)
     rope = getattr(config, "rope_parameters", None) or {}
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     checks: list[tuple[str, Any, bool]] = [
         ("model_type", config.model_type, config.model_type in KNOWN),
-        ("class", type(bare).__name__, type(bare).__module__.startswith("transformers.models.")),
+        ("class", kind.__name__, kind.__module__.startswith("transformers.models.")),
         ("rope_parameters.rope_type", rope.get("rope_type"), rope.get("rope_type") in ROTATIONS),
         ("rope_parameters.partial_rotary_factor", *_default(rope, "partial_rotary_factor", 1.0)),
         ("hidden_act", *_default(vars(config), "hidden_act", "silu")),
@@ -82,7 +81,7 @@ def unsupported(model: Any) -> str | None:
 
 def shape(model: Any) -> Shape:
     """The sizes of a supported model."""
-    config = _bare(model).config
+    config = library_model(model).config
     return Shape(
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
@@ -97,17 +96,13 @@ def shape(model: Any) -> Shape:
 
 def pack(model: Any, dtype: torch.dtype) -> Weights:
     """Copy the present weights of a supported model, adapters merged, in precision `dtype`."""
-    bare, sizes = _bare(model), shape(model)
+    bare, sizes = library_model(model), shape(model)
     with torch.no_grad():
-        embedding = bare.get_input_embeddings().weight.detach().to(dtype, copy=True)
-        head, head_bias = _matrix(bare.get_output_embeddings())
-        tied = head.data_ptr() == bare.get_input_embeddings().weight.data_ptr()
         return Weights(
-            embedding,
+            bare.get_input_embeddings().weight.detach().to(dtype, copy=True),
             tuple(_layer(layer, sizes, dtype) for layer in bare.model.layers),
             (bare.model.norm.weight.float() * sizes.width**0.5).to(dtype),
-            embedding if tied else head.to(dtype, copy=True),
-            None if head_bias is None else head_bias.to(dtype, copy=True),
+            product(*_matrix(bare.get_output_embeddings()), dtype),
             bare.model.rotary_emb.inv_freq.detach().float().clone(),
         )
 
@@ -118,24 +113,15 @@ def _layer(layer: Any, sizes: Shape, dtype: torch.dtype) -> Layer:
     q, k = ([None if part is None else _paired(part, sizes.head_width) for part in each] for each in (q, k))
     qkv, qkv_bias = _beside(q, k, v)
     gate_up, gate_up_bias = _beside(_matrix(mlp.gate_proj), _matrix(mlp.up_proj))
-    out, out_bias = _matrix(attention.o_proj)
-    down, down_bias = _matrix(mlp.down_proj)
     # The norm divides by the length of the vector, not by its root mean square: sqrt(D) is part of the gain.
     scale = sizes.width**0.5
-
-    def copied(part: torch.Tensor | None) -> torch.Tensor | None:
-        return None if part is None else _copied(part, dtype)
-
+    gain = _heads_gain(attention, sizes)
     return Layer(
-        _copied(_folded(qkv, layer.input_layernorm.weight, scale), dtype),
-        copied(qkv_bias),
-        copied(_heads_gain(attention, sizes)),
-        _copied(out.t(), dtype),
-        copied(out_bias),
-        _copied(_folded(gate_up, layer.post_attention_layernorm.weight, scale), dtype),
-        copied(gate_up_bias),
-        _copied(down.t(), dtype),
-        copied(down_bias),
+        product(_folded(qkv, layer.input_layernorm.weight, scale), qkv_bias, dtype),
+        None if gain is None else gain.to(dtype, copy=True),
+        product(*_matrix(attention.o_proj), dtype),
+        product(_folded(gate_up, layer.post_attention_layernorm.weight, scale), gate_up_bias, dtype),
+        product(*_matrix(mlp.down_proj), dtype),
     )
 
 
@@ -147,13 +133,9 @@ def _heads_gain(attention: Any, sizes: Shape) -> torch.Tensor | None:
     return torch.cat([q.expand(sizes.heads, -1), k.expand(sizes.key_heads, -1)])
 
 
-def _copied(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(part.shape, dtype=dtype, device=part.device).copy_(part)
-
-
 def _folded(matrix: torch.Tensor, gain: torch.Tensor, scale: float) -> torch.Tensor:
-    """The matrix [out, in] times the gain of its inputs, transposed."""
-    return (matrix.float() * (gain.float() * scale)).t()
+    """The matrix [out, in] times the gain of its inputs."""
+    return matrix.float() * (gain.float() * scale)
 
 
 def _paired(part: torch.Tensor, head_width: int) -> torch.Tensor:
@@ -182,7 +164,7 @@ def _matrix(module: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _unsupported_module(model: Any) -> str | None:
     """The first module that computes something the decoder would not."""
-    bare = _bare(model)
+    bare = library_model(model)
     for name, module in model.named_modules():
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         if not all(_of_library(hook) for hook in hooks):
@@ -216,7 +198,7 @@ def _is_plain_lora(module: Any) -> bool:
 
 
 def _of_library(hook: Any) -> bool:
-    return getattr(hook, "__module__", "").startswith("transformers.")
+    return getattr(hook, "__module__", "").startswith(("transformers.", "torch.distributed."))
 
 
 def _default(config: dict[str, Any], field: str, usual: Any) -> tuple[Any, bool]:
@@ -224,6 +206,6 @@ def _default(config: dict[str, Any], field: str, usual: Any) -> tuple[Any, bool]
     return value, value == usual
 
 
-def _bare(model: Any) -> Any:
+def library_model(model: Any) -> Any:
     """The model of the library itself, below peft's wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -12,15 +12,23 @@ from typing import Any
 
 import torch
 
+from perdure.core.errors import Refused
+from perdure.lm import sharding
+
 
 class Engine:
-    """A model and how to run it; nothing is copied, so `refresh` has nothing to do."""
+    """A model and how to run it; nothing is copied, so `refresh` has nothing to do.
+
+    Refused for a model that is dealt to several processes, whose answers would have to be of one length.
+    """
 
     def __init__(self, model: Any):
+        if sharding.parts(model):
+            raise Refused("backend transformers cannot sample from a sharded model; use one that backend fast knows")
         self.model = model
         self.context = context_length(model)
         self.device = model.get_input_embeddings().weight.device
-        self.together = _attends_to_everything(model.config)
+        self.together = attends_to_everything(model.config)
         accepted = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
         self.selects = "logits_to_keep" in accepted
         self.positions = "position_ids" in accepted
@@ -170,7 +178,7 @@ def context_length(model: Any) -> int:
     return int(getattr(model.config, "max_position_embeddings", None) or 2**31 - 1)
 
 
-def _attends_to_everything(config: Any) -> bool:
+def attends_to_everything(config: Any) -> bool:
     """Whether every layer is attention over all that came before."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:

@@ -136,6 +136,10 @@ def _full(folder: Path) -> Loaded:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{folder} holds no model and tokenizer that transformers can load ({reason})") from None
+    for (
+        each
+    ) in model.parameters():  # Mapped from the file they are not aligned, which changes the last bits of products.
+        each.data = each.data.clone()
     return Loaded(model, tokenizer, None)
 
 

@@ -15,6 +15,9 @@ from perdure.lm.trajectory import Trajectory
 
 Tensor = torch.Tensor
 
+WORTH_SHARING = 0.9
+"""Prompts are computed once where that leaves less than this share of the tokens: it has a cost of its own."""
+
 
 class Batch(NamedTuple):
     """The rows of an update; every tensor but lengths_B is [B, T]."""
@@ -95,20 +98,63 @@ def take(batch: Batch, rows: Sequence[int]) -> Batch:
     return _each(batch, lambda tensor: tensor[index] if tensor.dim() == 1 else tensor[index][:, :width])
 
 
-def plan(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Rows of each micro-batch: longest first, as many as fill at most `tokens` when padded to the longest of them.
+class Prompts(NamedTuple):
+    """What rows begin with: the tokens before the first that is trained, of which equal ones can be computed once."""
 
-    A row longer than `tokens` is alone in its micro-batch. ConfigError where `tokens` is not positive.
+    owners: list[int]
+    """The number of each row's prompt, counted in the order in which they first come."""
+    lengths: list[int]
+
+
+def prompts(ids_BT: Tensor, lengths_B: Tensor, trained_BT: Tensor) -> Prompts:
+    """The prompts of right-padded rows; a row's last token is never part of its prompt."""
+    if not len(lengths_B):
+        return Prompts([], [])
+    trained = (trained_BT & (torch.arange(ids_BT.shape[1], device=ids_BT.device) > 0)).numpy(force=True)
+    firsts = np.where(trained.any(-1), trained.argmax(-1), ids_BT.shape[1])
+    lengths = np.minimum(firsts, lengths_B.numpy(force=True) - 1).tolist()
+    numbers: dict[bytes, int] = {}
+    owners: list[int] = []
+    for row, length in zip(ids_BT.numpy(force=True), lengths, strict=True):
+        owners.append(numbers.setdefault(row[:length].tobytes(), len(numbers)))
+    return Prompts(owners, lengths)
+
+
+def plan(lengths: Sequence[int], tokens: int, shared: Prompts | None = None) -> list[list[int]]:
+    """Rows of each micro-batch: as many as make the model compute at most `tokens` tokens, padding included.
+
+    Rows of like length stand together, longest first; with `shared`, where that is less to compute, rows of one
+    prompt do, which then counts once. A row longer than `tokens` is alone in its micro-batch. ConfigError where
+    `tokens` is not positive.
     """
     if tokens < 1:
         raise ConfigError(f"tokens_per_micro_batch is {tokens}; it must be positive")
-    parts: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= tokens:
-            parts[-1].append(row)
-        else:
-            parts.append([row])
-    return parts
+    rows = range(len(lengths))
+    by_length = _filled_up(sorted(rows, key=lambda row: (-lengths[row], row)), lengths, tokens, None)
+    if shared is None or len(set(shared.owners)) == len(lengths):
+        return by_length
+    longest = dict[int, int]()
+    for row in rows:
+        longest[shared.owners[row]] = max(lengths[row], longest.get(shared.owners[row], 0))
+    by_prompt = sorted(rows, key=lambda row: (-longest[shared.owners[row]], shared.owners[row], -lengths[row], row))
+    plans = (by_length, _filled_up(by_prompt, lengths, tokens, shared))
+    return min(plans, key=lambda parts: sum(computed(part, lengths, shared) for part in parts))
+
+
+def computed(rows: Sequence[int], lengths: Sequence[int], shared: Prompts | None) -> int:
+    """Tokens of a pass over some rows: their padded rectangle, or that of prompts and that of what follows them."""
+    padded = len(rows) * max(lengths[row] for row in rows)
+    if shared is None:
+        return padded
+    count = len({shared.owners[row] for row in rows})
+    apart = count * max(shared.lengths[row] for row in rows)
+    apart += len(rows) * max(lengths[row] - shared.lengths[row] for row in rows)
+    return apart if apart < WORTH_SHARING * padded else padded
+
+
+def shares(rows: Sequence[int], lengths: Sequence[int], shared: Prompts) -> bool:
+    """Whether prompts that are computed once save some rows enough."""
+    return computed(rows, lengths, shared) < computed(rows, lengths, None)
 
 
 def restored(parts: Sequence[Tensor], rows: Sequence[Sequence[int]], width: int) -> Tensor:
@@ -135,6 +181,17 @@ def unpadded(values_BT: Tensor, lengths_B: Tensor) -> list[np.ndarray]:
     """Rows as arrays [T] (float64) of their own lengths."""
     rows = values_BT.detach().double().cpu().numpy()
     return [row[: int(length)] for row, length in zip(rows, lengths_B, strict=True)]
+
+
+def _filled_up(order: Sequence[int], lengths: Sequence[int], tokens: int, shared: Prompts | None) -> list[list[int]]:
+    """The rows in this order, cut where one more would be beyond `tokens`."""
+    parts: list[list[int]] = []
+    for row in order:
+        if parts and computed([*parts[-1], row], lengths, shared) <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
 
 
 def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:

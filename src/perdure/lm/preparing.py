@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.core.errors import RunFailed
-from perdure.lm import estimates, forward, packing
+from perdure.lm import estimates, forward, packing, update
 from perdure.lm.batch import TokenBatch
 from perdure.lm.clipped import Rows
 from perdure.lm.objectives import kl
@@ -37,6 +37,12 @@ class Scorer(NamedTuple):
     temperature: float
     tokens: int
     """Of one pass, padding included."""
+    bf16: bool = False
+    """Whether passes without gradients run under autocast, as those of the optimiser do."""
+
+    def plan(self, packed: packing.Batch) -> list[list[int]]:
+        """The rows of each pass over a packed batch."""
+        return forward.plan(self.model, packed, self.tokens)
 
     def score(self, packed: packing.Batch, *, entropy: bool = False) -> forward.Scores:
         """One pass over a packed batch's trainable tokens."""
@@ -53,47 +59,45 @@ class Scorer(NamedTuple):
     def view(self, rows: Sequence[Trajectory], *, dropout: bool, seed: tuple[int, int]) -> View:
         """All rows, in micro-batches; with `dropout` its masks are drawn from `seed`."""
         packed = packing.pack(rows, self.pad_id, device=self.model.device)
-        index = packing.plan(packed.lengths_B.tolist(), self.tokens)
-        self.model.train(dropout)
-        try:
-            with torch.no_grad(), _seeded(seed):
-                scores = [self.score(packing.take(packed, part)) for part in index]
-        finally:
-            self.model.eval()
-        width = packed.ids_BT.shape[1]
-        return View(
-            packed,
-            packing.restored([found.logprobs_BT for found in scores], index, width),
-            packing.restored([found.values_BT for found in scores if found.values_BT is not None], index, width),
-            packing.restored(
-                [found.final_values_B[:, None] for found in scores if found.final_values_B is not None], index, 1
-            )[:, 0],
-        )
+        with _seeded(seed):
+            found = self._scored(packed, dropout=dropout)
+        assert found.values_BT is not None, "there is a critic"
+        assert found.final_values_B is not None, "there is a critic"
+        return View(packed, found.logprobs_BT, found.values_BT, found.final_values_B)
 
     def reference(
         self, packed: packing.Batch, parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]
     ) -> Tensor:
         """Log-probabilities [B, T] of the model as it would be with other weights; no gradient."""
-        index = packing.plan(packed.lengths_B.tolist(), self.tokens)
-        with torch.no_grad(), _swapped(parameters, weights):
-            parts = [self.score(packing.take(packed, part)).logprobs_BT for part in index]
-        return packing.restored(parts, index, packed.ids_BT.shape[1])
+        with _swapped(parameters, weights):
+            return self._scored(packed).logprobs_BT
+
+    def _scored(self, packed: packing.Batch, *, dropout: bool = False) -> update.Scored:
+        return update.scored(
+            self.model,
+            packed,
+            tokens=self.tokens,
+            temperature=self.temperature,
+            value_head=self.value_head,
+            bf16=self.bf16,
+            dropout=dropout,
+        )
 
 
 def prepared(
     scorer: Scorer,
     batch: TokenBatch,
     settings: Settings,
-    update: int,
+    number: int,
     reference: Callable[[packing.Batch], Tensor] | None,
 ) -> tuple[Rows, dict[str, float]]:
-    """The rows of update number `update` with all that its steps read, and what this says of critic and sampler.
+    """The rows of update `number` with all that its steps read, and what this says of critic and sampler.
 
     `reference` gives the log-probabilities that a divergence is measured from. RunFailed where a value or target is
     not finite.
     """
-    view = _old(scorer, batch.rows, settings, update)
-    bootstraps = _bootstraps(scorer, batch, settings, update)
+    view = _old(scorer, batch.rows, settings, number)
+    bootstraps = _bootstraps(scorer, batch, settings, number)
     final = settings.value_position == "final"
     if final:
         values = [np.array([value]) for value in view.finals_B.double().tolist()]
@@ -103,7 +107,7 @@ def prepared(
         values = packing.unpadded(view.values_BT, view.packed.lengths_B)
         found = estimates.by_token(batch, values, bootstraps, settings.gamma, settings.lam)
     if not all(np.isfinite(each).all() for each in (*values, *found.returns)):
-        raise RunFailed(f"update {update}: a value or its target is not finite; lower the learning rate")
+        raise RunFailed(f"update {number}: a value or its target is not finite; lower the learning rate")
     device = view.packed.ids_BT.device
     given = {"advantages": found.advantages} | ({} if final else {"returns": found.returns, "values": values})
     ready = packing.filled(view.packed, **given)
@@ -119,19 +123,19 @@ def prepared(
     return Rows(ready, targets_B), metrics
 
 
-def _old(scorer: Scorer, rows: Sequence[Trajectory], settings: Settings, update: int) -> View:
+def _old(scorer: Scorer, rows: Sequence[Trajectory], settings: Settings, number: int) -> View:
     """The policy as it is; dropout is live in the reference's pass alone."""
     live = settings.old_policy_pass == OldPolicyPass.TRAIN
-    return scorer.view(rows, dropout=live, seed=(settings.seed, update))
+    return scorer.view(rows, dropout=live, seed=(settings.seed, number))
 
 
-def _bootstraps(scorer: Scorer, batch: TokenBatch, settings: Settings, update: int) -> list[float]:
+def _bootstraps(scorer: Scorer, batch: TokenBatch, settings: Settings, number: int) -> list[float]:
     """The value of what follows each episode; 0 where nothing does."""
     found = [0.0] * batch.count
     known = [episode for episode, tail in enumerate(batch.tails) if tail]
     if known:
         states = [_state(batch.tails[episode]) for episode in known]
-        finals_B = _old(scorer, states, settings, update).finals_B
+        finals_B = _old(scorer, states, settings, number).finals_B
         for episode, value in zip(known, finals_B.double().tolist(), strict=True):
             found[episode] = value
     return found

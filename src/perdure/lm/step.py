@@ -1,8 +1,8 @@
 """The optimiser step: gradients summed over micro-batches and processes, clipped as one, refused if not finite.
 
 A loss is a sum of parts whose denominators are the whole update's, so that how rows are cut into micro-batches, or
-dealt to processes (torch.distributed), changes nothing but rounding. Hand out the bare module: the gradients are
-summed here, not by a wrapper.
+dealt to processes (torch.distributed), changes nothing but rounding. Hand out the bare module, or one that torch's
+fully_shard (FSDP2) has dealt: gradients are summed here, not averaged by a wrapper.
 """
 
 import contextlib
@@ -15,7 +15,8 @@ import torch
 from torch import distributed
 
 from perdure.core.component import component
-from perdure.core.errors import ConfigError, DataError, RunFailed
+from perdure.core.errors import ConfigError, DataError, Refused, RunFailed
+from perdure.lm import sharding
 
 Tensor = torch.Tensor
 
@@ -100,6 +101,7 @@ class Stepper:
         self.named = _trainable(model, value_head, others)
         if not self.named:
             raise ConfigError("no parameter is trainable; set requires_grad on some, or attach an adapter")
+        self._sharded = model if sharding.add_up(model) else None
         self.optimizer = self._optimizer()
 
     def _optimizer(self) -> torch.optim.AdamW:
@@ -109,8 +111,9 @@ class Stepper:
         rates = (settings.learning_rate, settings.value_learning_rate or settings.learning_rate)
         groups = [
             {"params": group, "lr": rate, "rate": rate}
-            for group, rate in zip((policy, critic), rates, strict=True)
-            if group
+            for every, rate in zip((policy, critic), rates, strict=True)
+            for dealt in (True, False)  # One fused step takes no mixture of the two.
+            if (group := [each for each in every if sharding.is_dealt(each) is dealt])
         ]
         return torch.optim.AdamW(
             groups, betas=settings.betas, eps=settings.epsilon, weight_decay=settings.weight_decay, fused=True
@@ -128,8 +131,8 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         share = self.settings.share(self.steps)
         with self._passes():
-            loss = _backward(losses, 1.0)
-            penalty = _backward(penalties, 1.0 / world_size())
+            loss = _backward(self._even(list(losses)), 1.0)
+            penalty = _backward([lambda each=each: self._allowed(each()) for each in penalties], 1.0 / world_size())
         loss, penalty = summed([loss, penalty])
         _sum_gradients(self.named.values())
         norm = self._clip(loss + penalty)
@@ -141,20 +144,38 @@ class Stepper:
         rate = self.settings.learning_rate * share
         return {"step/loss": loss, "step/penalty": penalty, "step/gradient_norm": norm, "step/learning_rate": rate}
 
+    def _even(self, losses: list[Callable[[], Tensor]]) -> list[Callable[[], Tensor]]:
+        """As many passes as the process with the most has, where each pass of a sharded model is one of all."""
+        model = self._sharded
+        if model is None:
+            return losses
+        most = int(summed([len(losses)], largest=True)[0])
+        return [*losses, *[lambda: sharding.idle(model)] * (most - len(losses))]
+
+    def _allowed(self, penalty: Tensor | None) -> Tensor | None:
+        """Refused for a sharded model: the gradient of weights themselves is not summed, as that of passes is."""
+        if penalty is not None and self._sharded is not None:
+            raise Refused("penalties on the weights of a sharded model are not supported; train it without them")
+        return penalty
+
     def _clip(self, loss: float) -> float:
         gradients = [parameter.grad for parameter in self.named.values() if parameter.grad is not None]
         if not gradients:
             raise RunFailed(f"optimiser step {self.steps}: the loss reaches no trainable parameter; check its masks")
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = sharding.norm(gradients)
         if not (math.isfinite(loss) and bool(torch.isfinite(norm))):
             raise RunFailed(self._complaint(loss))
         if self.settings.max_grad_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.named.values(), self.settings.max_grad_norm, norm)
+            scale = (self.settings.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                sharding.local(gradient).mul_(scale)
         return float(norm)
 
     def _complaint(self, loss: float) -> str:
         """What was not finite; gradients are dropped, so that none of it can reach a weight."""
-        broken = [n for n, p in self.named.items() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+        broken = [
+            n for n, p in self.named.items() if p.grad is not None and not bool(sharding.local(p.grad).isfinite().all())
+        ]
         self.optimizer.zero_grad(set_to_none=True)
         named = broken[0] if broken else "all parameters together"
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient of {named} is not finite"
@@ -192,6 +213,11 @@ def rank() -> int:
 def world_size() -> int:
     """How many processes train together; 1 alone."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def dealt(rows: Sequence[int] | np.ndarray) -> list[int]:
+    """This process's share of rows that all hold, in the rows' own order, which keeps those of a group together."""
+    return np.array_split(np.sort(rows), world_size())[rank()].tolist()
 
 
 def summed(numbers: Sequence[float], *, largest: bool = False) -> list[float]:
@@ -234,10 +260,11 @@ def _backward(losses: Iterable[Callable[[], Tensor | None]], weight: float) -> f
 
 
 def _sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Sum the gradients over processes; one that is missing here counts as 0."""
+    """Sum the gradients over processes; one that is missing here counts as 0, and dealt ones are summed already."""
     if world_size() == 1:
         return
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        distributed.all_reduce(parameter.grad)
+        if not sharding.is_dealt(parameter.grad):
+            distributed.all_reduce(parameter.grad)

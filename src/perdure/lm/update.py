@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from perdure.core.errors import ConfigError
-from perdure.lm import forward, packing
+from perdure.lm import forward, packing, step
 from perdure.lm.objectives import aggregation, combined, kl
 from perdure.lm.objectives.table import Objective
 from perdure.lm.packing import Batch
-from perdure.lm.step import Stepper, rank, summed, world_size
+from perdure.lm.step import Stepper, summed
 
 Tensor = torch.Tensor
 
@@ -40,15 +40,17 @@ def scored(
     temperature: float = 1.0,
     value_head: torch.nn.Module | None = None,
     bf16: bool = False,
+    dropout: bool = False,
 ) -> Scored:
-    """Log-probabilities (and values) of a whole batch, in micro-batches of about `tokens`; dropout off, no gradient.
+    """Log-probabilities (and values) of a whole batch, in micro-batches of about `tokens`; no gradient.
 
-    `bf16` as the optimiser's passes have it (Optimisation.bf16), so that ratios begin at 1.
+    `bf16` as the optimiser's passes have it (Optimisation.bf16), so that ratios begin at 1. The model's modes come
+    back as they were.
     """
-    rows = packing.plan(batch.lengths_B.tolist(), tokens)
+    rows = forward.plan(model, batch, tokens)
     logprobs, values, finals = list[Tensor](), list[Tensor](), list[Tensor]()
     device = batch.ids_BT.device.type
-    with _evaluating(model), torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=bf16):
+    with _mode(model, dropout), torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=bf16):
         for index in rows:
             part = packing.take(batch, index)
             scores = forward.score(
@@ -56,7 +58,7 @@ def scored(
                 part.ids_BT,
                 part.lengths_B,
                 temperature=temperature,
-                value_head=_in_fp32(value_head),
+                value_head=value_head,
                 where_BT=part.mask_BT,
             )
             logprobs.append(scores.logprobs_BT.float())
@@ -150,8 +152,7 @@ def update(
     for _ in range(epochs):
         rows = np.arange(count) if order is None else order.permutation(count)
         for chosen in np.array_split(rows, minibatches):
-            mine = chosen[rank() :: world_size()] if dealt else chosen
-            part = packing.take(batch, mine.tolist())
+            part = packing.take(batch, step.dealt(chosen) if dealt else chosen.tolist())
             pieces = _Pieces(stepper, model, part, objective, value_head, kl_coefficient, temperature)
             metrics = stepper.step(pieces.losses(), penalties)
             found.append(metrics | combined.metrics(pieces.totals()))
@@ -172,9 +173,9 @@ class _Pieces:
         temperature: float,
     ):
         self.model, self.batch, self.objective = model, batch, objective
-        self.value_head = _in_fp32(value_head) if objective.needs_values else None
+        self.value_head = value_head if objective.needs_values else None
         self.kl_coefficient, self.temperature = kl_coefficient, temperature
-        self.rows = packing.plan(batch.lengths_B.tolist(), stepper.settings.tokens_per_micro_batch)
+        self.rows = forward.plan(model, batch, stepper.settings.tokens_per_micro_batch)
         self.denominators = aggregation.count(batch.mask_BT, batch.turns_BT, pooled=summed)
         self.sums: list[dict[str, Tensor]] = []
 
@@ -212,23 +213,11 @@ class _Pieces:
         return pooled | {combined.LARGEST: summed([local[combined.LARGEST]], largest=True)[0]}
 
 
-def _in_fp32(value_head: torch.nn.Module | None) -> Callable[[Tensor], Tensor] | None:
-    """The head outside autocast: values are regressed in fp32 whatever the passes compute in."""
-    if value_head is None:
-        return None
-
-    def values(hidden_BTD: Tensor) -> Tensor:
-        with torch.autocast(hidden_BTD.device.type, enabled=False):
-            return value_head(hidden_BTD.float())
-
-    return values
-
-
 @contextlib.contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Dropout off; every module's mode comes back as it was."""
+def _mode(model: torch.nn.Module, dropout: bool) -> Iterator[None]:
+    """Dropout on or off; every module's mode comes back as it was."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(dropout)
     try:
         yield
     finally:
