@@ -65,6 +65,7 @@ def test_held_out_families_and_thresholds_exist(data):
         "pagination",
         "nullable",
         "outage",
+        "deprecation",
     }
     variants = [pattern for pattern in data.patterns.values() if pattern.variant_of]
     assert len(variants) >= 10
@@ -132,3 +133,8 @@ def test_bad_files_are_refused_by_name(tmp_path, text, said):
     (tmp_path / "domains" / "x.toml").write_text(text)
     with pytest.raises(ConfigError, match=said):
         catalogue.Catalogue([tmp_path])
+
+
+def test_a_folder_without_data_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds neither domains/\*\.toml"):
+        catalogue.Catalogue([tmp_path / "nowhere"])

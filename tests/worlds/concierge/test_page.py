@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from perdure.worlds.concierge import judge, patches, schema, settings, telling
 from perdure.worlds.concierge.world import PROFILES, Concierge
@@ -37,7 +38,17 @@ def test_everything_a_file_may_say_is_listed():
     names = {*patches.OPERATORS, *judge._RULES, *judge._TESTS, *schema._TYPES, "items", "scope", "rate_limit", "outage"}
     names -= {"date_dmy"}
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
-    parameters = ("stage", "drift", "decoy", "held_out", *PROFILES)
+    parameters = (
+        "stage",
+        "drift",
+        "decoy",
+        "held_out",
+        "held_out_templates",
+        "held_out_places",
+        "lead_time",
+        *PROFILES,
+    )
+    parameters += ("severity", "severity_DOMAIN_NAME", "moved_from", "grace", "_announced")
     assert [name for name in parameters if f"`{name}`" not in PAGE] == []
 
 
@@ -76,3 +87,14 @@ def test_a_vendor_of_ones_own_stands_beside_the_others(shows):
 
 def test_the_first_example_runs():
     exec(block("python", "from perdure.worlds.concierge.world"), {})
+
+
+def test_the_document_of_the_page_is_valid_and_poses_its_vendor(shows):
+    document = yaml.safe_load(block("yaml", "stages:"))
+    kwargs = {**document["environment"]["kwargs"], "data": [shows]}
+    world = Concierge(**kwargs)
+    for segment in document["regime"]["segments"]:
+        world.set_regime(segment["params"])
+        for seed in range(10):
+            world.reset(seed=seed)
+            assert world.task.goal.domain == "cinema"

@@ -261,3 +261,44 @@ def test_the_breakdown_is_json(data, pose):
     assert told["reward"] == pytest.approx(1.0)
     assert told["evidence"]["detections"][0]["latency"] == 1
     assert set(told["offences"]) == {"fabricated", "repeated", "reserved", "invalid", "wrong_language"}
+
+
+def test_the_gradient_of_the_trained_advantages_vanishes_at_the_honest_confidence():
+    """By the advantages that training computes: all outcomes of a group of four, one of whose members states c.
+
+    The expected gradient of the loss with respect to a stated confidence is that of the member's expected advantage.
+    """
+    advantages = pytest.importorskip("perdure.lm.objectives.advantages")
+    size, step = 4, 1e-4
+
+    def expected_advantage(p, mine, others):
+        total = 0.0
+        for outcomes in itertools.product((0, 1), repeat=size):
+            chance = math.prod(p if won else 1 - p for won in outcomes)
+            stated = [mine, *[others] * (size - 1)]
+            returns = [
+                scoring.combined(0.75 if won else 0.1, 0.0, (c - won) ** 2)
+                for won, c in zip(outcomes, stated, strict=True)
+            ]
+            total += chance * advantages.dr_grpo(returns, [0] * size).advantages[0]
+        return total
+
+    for p in (0.1, 0.25, 0.5, 0.8, 0.95):
+        slopes = [
+            (expected_advantage(p, c + step, p) - expected_advantage(p, c - step, p)) / (2 * step)
+            for c in (p - 0.05, p, p + 0.05)
+        ]
+        assert slopes[0] > 1e-3
+        assert slopes[1] == pytest.approx(0, abs=1e-9)
+        assert slopes[2] < -1e-3
+
+
+@pytest.mark.slow
+def test_no_null_agent_beats_a_real_success_over_two_thousand_seeds(data):
+    chosen = {stage: settings.settings(data, {"stage": stage}) for stage in (1, 2, 3)}
+    for seed in range(2000):
+        task = tasks.generated(data, seed, chosen[1 + seed % 3])
+        for name in baselines.NULL:
+            result = scoring.scored(data, baselines.play(data, task, baselines.AGENTS[name]))
+            assert result.r1 == 0
+            assert result.reward <= 0.73 / 1.3, (seed, name, result)

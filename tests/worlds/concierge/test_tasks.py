@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perdure.core.errors import ConfigError
-from perdure.worlds.concierge import baselines, outcome, scoring, settings, tasks
+from perdure.worlds.concierge import baselines, outcome, scoring, scripts, settings, tasks
 from perdure.worlds.concierge.errand import Errand
 
 FAST, ALL = 200, 2000
@@ -64,6 +64,7 @@ def check(data, seeds, **params):
         assert result.offences == (0, 0, False, 0, 0)
         assert result.evidence.false_claims == 0
         assert len(episode.turns) == task.oracle_turns < task.max_turns
+        assert tuple(turn.action for turn in episode.turns) == task.oracle
         if task.drifts:
             drifted += 1
             blind = baselines.play(data, task, baselines.drift_blind)
@@ -85,6 +86,41 @@ def test_the_oracle_has_full_marks_and_the_blind_script_fails(data, stage):
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_oracle_has_full_marks_over_two_thousand_seeds(data, stage, held_out):
     check(data, range(ALL), stage=stage, held_out=held_out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"held_out_templates": 1},
+        {"held_out_places": 1},
+        {"held_out": 3, "lead_time": 2},
+        {"severity": 0.6},
+        {"severity": 1.5},
+    ],
+)
+def test_so_it_is_with_every_knob_over_two_thousand_seeds(data, params):
+    check(data, range(ALL), stage=3, **params)
+
+
+@pytest.mark.parametrize("lead", [0, 2])
+def test_a_branch_and_its_origin_leave_each_other_alone(data, lead):
+    """The proof plays the blind script from where the first drift shows; played from the start it ends the same."""
+    chosen = settings.settings(data, {"stage": 3, "drift": 1, "held_out": 3, "lead_time": lead})
+    for seed in range(150):
+        task = tasks.generated(data, seed, chosen)
+        errand = Errand(data, task)
+        script, seen = scripts.Script(errand), errand.start()
+        while not errand.exposed:
+            seen = errand.step(script.act(seen))
+        other = errand.branch()
+        blind, last = script.blinded(other), seen
+        while not seen.done:
+            seen = errand.step(script.act(seen))
+        while not last.done:
+            last = other.step(blind.act(last))
+        assert other.record() == baselines.play(data, task, baselines.drift_blind)
+        assert errand.record() == baselines.play(data, task, baselines.oracle)
 
 
 def test_every_pattern_is_posed_exposed_and_decisive(data):

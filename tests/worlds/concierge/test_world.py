@@ -238,6 +238,21 @@ def test_every_language_can_be_asked_for():
         assert world.task.goal.language == language
 
 
+def test_the_expert_goes_on_where_a_state_or_a_fork_stands():
+    world = Concierge({"stage": 3, "drift": 1})
+    world.reset(seed=4)
+    for _ in range(3):
+        world.step(world.expert())
+    branch = world.fork()
+    assert branch.expert() == world.expert()
+    over = False
+    while not over:
+        _, reward, over, _, _ = branch.step(branch.expert())
+    assert reward == pytest.approx(1.0)
+    with pytest.raises(PerdureError, match="from the first turn"):
+        branch.expert()
+
+
 def test_a_wrong_number_of_a_regime_is_found_before_a_run():
     world = Concierge()
     before = repr(world.get_state())

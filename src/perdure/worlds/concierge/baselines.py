@@ -107,7 +107,8 @@ def _random(errand: Errand, draws: Draws) -> Action:
 def _value(kind: str, errand: Errand, draws: Draws):
     places = errand.catalogue.words["places"]
     if kind in places:
-        return draws.choice(places[kind])
+        held_out = errand.catalogue.held_out_places(kind)
+        return draws.choice([code for code in places[kind] if code not in held_out])
     values = {
         "date": errand.task.now[:10],
         "moment": errand.task.now,

@@ -2,6 +2,8 @@
 
 import functools
 import hashlib
+import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +52,10 @@ class Pattern(NamedTuple):
     """`words` of all languages, case folded, each as its parts."""
     tell: Mapping[str, str]
     """Language -> such a sentence."""
+    grace: int
+    """Turns for which the old form is accepted after the notice; 0 for none."""
+    moved_from: int | None
+    """What its number was before the drift; None where there is no number to move."""
     patch: tuple[Mapping[str, Any], ...]
 
     @property
@@ -69,8 +75,11 @@ class Catalogue:
         self.domains: dict[str, dict[str, Any]] = {}
         self.patterns: dict[str, Pattern] = {}
         self.words: dict[str, Any] = {}
+        self._written: dict[str, tuple[Mapping[str, Any], Path]] = {}
         digest = hashlib.sha256()
         for folder in (DATA, *folders):
+            if not any(Path(folder).glob("*/*.toml")):
+                raise ConfigError(f"{folder} holds neither domains/*.toml nor words/*.toml; name a folder that does")
             for path in sorted(Path(folder).glob("*/*.toml")):
                 text = path.read_text(encoding="utf-8")
                 digest.update(text.encode())
@@ -88,6 +97,7 @@ class Catalogue:
         ) | {"dish_id"}
         """Arguments whose values an agent can only have been told."""
         self.roman_hindi = frozenset(self.words["roman"]["hinglish"])
+        self._scaled: dict[str, Pattern] = {}
         self._contracts: dict[tuple[str, int, tuple[str, ...]], contracts.Contract] = {}
         self._of_domain = {
             domain: tuple(pattern for pattern in self.patterns.values() if pattern.domain == domain)
@@ -113,9 +123,37 @@ class Catalogue:
 
     def pattern(self, pattern_id: str) -> Pattern:
         """A pattern by id; ConfigError with the nearest one."""
-        if pattern_id not in self.patterns:
+        found = self.patterns.get(pattern_id) or self._scaled.get(pattern_id)
+        if found is None:
             raise ConfigError(f"there is no drift pattern {pattern_id!r}; {nearest(pattern_id, self.patterns)}")
-        return self.patterns[pattern_id]
+        return found
+
+    def scaled(self, pattern_id: str, factor: float) -> str:
+        """The id of a pattern whose number moves `factor` times as far: "ID@NUMBER", or its own where that is equal.
+
+        A number stops at 1. Raises ConfigError where the pattern has no number to move, or where it would not move.
+        """
+        pattern = self.pattern(pattern_id)
+        if pattern.moved_from is None:
+            raise ConfigError(f"pattern {pattern_id!r} moves no number; its severity cannot be set")
+        usual, start = pattern.numbers[0], pattern.moved_from
+        number = max(1, math.floor(start + (usual - start) * factor + 0.5))
+        if number == usual:
+            return pattern_id
+        if number == start:
+            raise ConfigError(f"severity {factor:g} leaves {pattern_id} at {start}; a drift must change something")
+        name = f"{pattern_id}@{number}"
+        if name not in self._scaled:
+            given, path = self._written[pattern_id]
+            swap = {f"{usual:,}": f"{number:,}", f"{usual}": f"{number}"}
+            kept = {key: given[key] for key in ("from", "to", "grace", "moved_from") if key in given}
+            moved = {**_swapped(given, swap), **kept, "id": name, "variant_of": pattern_id}
+            self._scaled[name] = _pattern(pattern.domain, moved, path)
+        return name
+
+    def held_out_places(self, kind: str) -> list[str]:
+        """The places of a kind that no training task has to do with."""
+        return self.words["held_out"].get(kind, [])
 
     def _compiled(self, domain: str, version: int, pattern_ids: tuple[str, ...]) -> contracts.Contract:
         spec = self.domains[domain]
@@ -141,10 +179,12 @@ class Catalogue:
         if domain in self.domains and path.parent.parent == DATA:
             raise ConfigError(f"{path}: domain {domain!r} stands twice")
         for pattern in found.pop("patterns", []):
-            for made in _with_variants(domain, pattern, path):
+            for given in _with_variants(pattern):
+                made = _pattern(domain, given, path)
                 if made.id in self.patterns:
                     raise ConfigError(f"{path}: pattern {made.id!r} stands twice; ids are unique")
                 self.patterns[made.id] = made
+                self._written[made.id] = (given, path)
         self.domains[domain] = found
 
     def _check(self) -> None:
@@ -174,14 +214,14 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}") from None
 
 
-def _with_variants(domain: str, given: Mapping[str, Any], path: Path) -> list[Pattern]:
+def _with_variants(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A pattern and the same with other thresholds: its `variants` say which numbers are swapped, everywhere."""
     plain = {name: value for name, value in given.items() if name != "variants"}
     variants = [
         {**_swapped(plain, variant["swap"]), "id": variant["id"], "variant_of": given["id"]}
         for variant in given.get("variants", ())
     ]
-    return [_pattern(domain, each, path) for each in (plain, *variants)]
+    return [plain, *variants]
 
 
 def _swapped(value: Any, swap: Mapping[str, str]) -> Any:
@@ -193,7 +233,7 @@ def _swapped(value: Any, swap: Mapping[str, str]) -> Any:
         return int(swap.get(str(value), value))
     if isinstance(value, str):
         for old, new in swap.items():
-            value = value.replace(old, new)
+            value = re.sub(rf"(?<!\d){re.escape(old)}(?!\d)", new, value)
     return value
 
 
@@ -204,6 +244,11 @@ def _pattern(domain: str, given: Mapping[str, Any], path: Path) -> Pattern:
         raise ConfigError(f"{place} lacks {', '.join(missing)}; give each a value")
     if given["type"] not in KINDS:
         raise ConfigError(f"{place} has the type {given['type']!r}; {nearest(given['type'], KINDS)}")
+    numbers = tuple(given.get("numbers", ()))
+    if "moved_from" in given and (len(numbers) != 1 or numbers[0] == given["moved_from"]):
+        raise ConfigError(f"{place} has moved_from and the numbers {list(numbers)}; give one other number")
+    if given.get("grace") and not given.get("notice"):
+        raise ConfigError(f"{place} has a grace period and no notice; say in `notice` what is deprecated")
     shows = given.get("shows", {})
     tell = {language: given["tell"].get(language, given["tell"].get("en", "")) for language in LANGUAGES}
     return Pattern(
@@ -221,9 +266,11 @@ def _pattern(domain: str, given: Mapping[str, Any], path: Path) -> Pattern:
         codes=tuple(shows.get("codes", ())),
         tools=tuple(f"{domain}.{verb}" for verb in shows.get("tools", ())),
         description=given.get("description", ""),
-        numbers=tuple(given.get("numbers", ())),
+        numbers=numbers,
         words={language: tuple(words) for language, words in given["words"].items()},
         expressions=tuple(tuple(word.casefold().split("+")) for words in given["words"].values() for word in words),
         tell=tell,
+        grace=given.get("grace", 0),
+        moved_from=given.get("moved_from"),
         patch=tuple(given["patch"]),
     )

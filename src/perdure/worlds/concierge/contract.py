@@ -50,6 +50,22 @@ class Tool(NamedTuple):
         return self.name.partition(".")[2]
 
 
+class Part(NamedTuple):
+    """A part of a price: `amount` rupees, or a share of a fact or of the sum so far."""
+
+    name: str
+    of: str
+    """The fact it is reckoned by, "sum" for the parts before it, "" for a fixed amount."""
+    amount: int
+    percent: int | None
+    per: str
+    """The fact it is multiplied by, such as nights; "" for none."""
+    condition: str
+    exception: str
+    quoted: bool
+    """Whether a search tells it; else it is added at booking."""
+
+
 class Contract(NamedTuple):
     """What a vendor does, at one version and with some drifts."""
 
@@ -63,7 +79,7 @@ class Contract(NamedTuple):
     terms: Mapping[str, Any]
     derived: Mapping[str, str]
     """Attribute of an offer -> the term that stands in where the offer says nothing of its own (-1)."""
-    pricing: tuple[Mapping[str, Any], ...]
+    pricing: tuple[Part, ...]
     policies: tuple[Mapping[str, Any], ...]
     page_size: int
     """Offers a search answers with at a time; 0 for all."""
@@ -88,12 +104,25 @@ def compiled(spec: Mapping[str, Any], version: int, epoch: int) -> Contract:
         views={name: view_of(fields, f"{domain}.views.{name}") for name, fields in spec.get("views", {}).items()},
         terms=spec.get("terms", {}),
         derived=spec.get("derived", {}),
-        pricing=tuple(spec.get("pricing", ())),
+        pricing=tuple(_part(part) for part in spec.get("pricing", ())),
         policies=tuple(spec.get("policies", {}).values()),
         page_size=spec.get("page_size", 0),
         item_fields=tuple(spec.get("item_fields", ())),
         auth=spec.get("auth", {}).get("version", 1),
         mfa_above=spec.get("auth", {}).get("mfa_above", 0),
+    )
+
+
+def _part(part: Mapping[str, Any]) -> Part:
+    return Part(
+        name=part["name"],
+        of=part.get("of", ""),
+        amount=part.get("amount", 0),
+        percent=part.get("percent"),
+        per=part.get("per", ""),
+        condition=part.get("if", ""),
+        exception=part.get("unless", ""),
+        quoted=part.get("at") != "booking",
     )
 
 

@@ -1,11 +1,12 @@
 """One errand from the first request to the end: turns, drifts at their milestones, the user, the final record."""
 
+import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from perdure.core.errors import PerdureError
 from perdure.worlds.concierge import evidence, outcome, user
-from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue
+from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
 from perdure.worlds.concierge.offers import Listing
 from perdure.worlds.concierge.records import (
     ABORT,
@@ -51,6 +52,10 @@ class Task(NamedTuple):
     most_offers: int
     max_turns: int
     oracle_turns: int = 0
+    lead: int = 0
+    """Turns from the notice of a drift until it is in force, at least; a pattern may have a longer grace period."""
+    oracle: tuple[Action, ...] = ()
+    """What the oracle does, turn by turn."""
 
 
 class Errand:
@@ -74,6 +79,8 @@ class Errand:
         self.turns: list[Turn] = []
         self.drifts: list[DriftEvent] = []
         self.exposed: dict[str, int] = {}
+        self.due: dict[str, int] = {}
+        """pattern_id -> the turn from which on a drift that was announced is in force."""
         self.language = task.goal.language
         self.ended = ""
         self.reserved = False
@@ -93,7 +100,7 @@ class Errand:
         self.turn += 1
         language = self.language
         said, result = "", None
-        self._fire_late()
+        self._fire_due()
         if action is not None and not error:
             error = self._refused(action)
         if action is not None and not error:
@@ -108,6 +115,14 @@ class Errand:
         if not self.ended and self.turn >= self.task.max_turns:
             self.ended = TIMEOUT
         return self._seen(said, result, error)
+
+    def branch(self) -> Self:
+        """An errand of its own that stands where this one does."""
+        other = copy.copy(self)
+        other.vendors = self.vendors.branch()
+        other.turns, other.drifts = list(self.turns), list(self.drifts)
+        other.exposed, other.due = dict(self.exposed), dict(self.due)
+        return other
 
     def record(self) -> Episode:
         """The finished errand; PerdureError before its end."""
@@ -178,9 +193,13 @@ class Errand:
             self.reserved, self.ended = True, ANTI_HACK
             return None
         tool = self.vendors.tools[name]
-        if tool.kind == "book" and tool.domain == self.task.goal.domain:
-            self._fire()
+        coming = self._coming()
+        lead = 0 if coming is None else max(self.task.lead, coming.grace)
+        if coming is not None and not lead and tool.kind == "book" and tool.domain == self.task.goal.domain:
+            self._fire(coming)
         result = self.vendors.call(name, arguments, self.turn)
+        if coming is not None and lead and tool.domain in (coming.domain, self.task.goal.domain):
+            result = self._announced(coming, lead, result)
         self._reveal(tool.domain, result)
         return result
 
@@ -201,18 +220,36 @@ class Errand:
             self.language = task.switch
         return found.text
 
-    def _fire_late(self) -> None:
-        """Drifts that no milestone has brought come into force while there is still time to react."""
-        if self.turn >= self.task.max_turns - 4:
-            self._fire()
+    def _fire_due(self) -> None:
+        """What was announced for this turn, and what no milestone has brought while there is still time to react."""
+        late = self.turn >= self.task.max_turns - 4
+        if not late and not self.due:
+            return
+        coming = self._coming()
+        if coming is not None and (late or self.turn >= self.due.get(coming.id, self.task.max_turns)):
+            self._fire(coming)
 
-    def _fire(self) -> None:
+    def _coming(self) -> Pattern | None:
         """The next drift, if the last one has been seen: each can be told from the other."""
         done = len(self.drifts)
         if done >= len(self.task.drifts) or len(self.exposed) < done:
-            return
-        pattern = self.catalogue.pattern(self.task.drifts[done])
-        self.vendors.drift(pattern.id)
+            return None
+        return self.catalogue.pattern(self.task.drifts[done])
+
+    def _announced(self, coming: Pattern, lead: int, result: ToolResult) -> ToolResult:
+        """The answer with what is about to change and when, if it is an answer at all."""
+        if result.status == "timeout":
+            return result
+        due = self.due.setdefault(coming.id, self.turn + lead)
+        self.exposed.setdefault(coming.id, self.turn)
+        self.vendors.announce(coming.id)
+        said = coming.notice or f"{coming.tell['en'][:1].upper()}{coming.tell['en'][1:]}."
+        left = due - self.turn
+        header = f"In force in {left} turn{'s' * (left > 1)}: {said}"
+        return result._replace(response={**result.response, "_announced": header})
+
+    def _fire(self, pattern: Pattern) -> None:
+        self.vendors.drift(pattern.id, announced=pattern.id in self.due)
         self.drifts.append(
             DriftEvent(
                 self.turn,
@@ -244,7 +281,9 @@ def _reserves(arguments: Any, depth: int = 0) -> bool:
     if depth > 8:
         return False
     if isinstance(arguments, Mapping):
-        return any(str(key).startswith(RESERVED) or _reserves(value, depth + 1) for key, value in arguments.items())
-    if isinstance(arguments, list):
+        for key, value in arguments.items():
+            if str(key).startswith(RESERVED) or (not isinstance(value, str) and _reserves(value, depth + 1)):
+                return True
+    elif isinstance(arguments, list):
         return any(_reserves(item, depth + 1) for item in arguments)
     return False

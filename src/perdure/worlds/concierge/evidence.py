@@ -116,7 +116,7 @@ def _is_told(pattern: Pattern, action: Action) -> bool:
 def _claims(catalogue: Catalogue, turn: Turn, episode: Episode) -> tuple[int, int]:
     """How many claims a turn makes, and how many of them match no drift exposed before it."""
     action = turn.action
-    if action is None:
+    if action is None or (action.message is None and action.action_type != "report_drift"):
         return 0, 0
     known = [catalogue.pattern(name) for name, since in episode.exposed.items() if since < turn.turn]
     if action.action_type == "report_drift":
@@ -124,12 +124,9 @@ def _claims(catalogue: Catalogue, turn: Turn, episode: Episode) -> tuple[int, in
     if not action.message:
         return 0, 0
     text = normalised(action.message)
-    stated = [
-        pattern
-        for domain in (episode.goal.domain, PAYMENT)
-        for pattern in catalogue.of_domain(domain)
-        if _holds_fact(pattern, text)
-    ]
+    possible = [*catalogue.of_domain(episode.goal.domain), *catalogue.of_domain(PAYMENT)]
+    possible += [pattern for pattern in known if "@" in pattern.id]
+    stated = [pattern for pattern in possible if _holds_fact(pattern, text)]
     kinds = {(pattern.domain, pattern.type) for pattern in known}
     false = [pattern for pattern in stated if (pattern.domain, pattern.type) not in kinds]
     return len(stated), len(false)

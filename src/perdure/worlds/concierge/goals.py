@@ -1,6 +1,7 @@
 """Goals: a template's slots and constraints drawn so that the drifts of the task decide what is right."""
 
 import datetime
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from perdure.worlds.concierge.contract import Contract
 from perdure.worlds.concierge.judge import Choice
 from perdure.worlds.concierge.offers import Listing
 from perdure.worlds.concierge.records import Constraint, Goal
-from perdure.worlds.concierge.settings import Settings
+from perdure.worlds.concierge.settings import Settings, has
 
 WITHHELD = 0.25
 """Probability that a user of stage 2 or 3 does not tell the budget unasked."""
@@ -33,8 +34,14 @@ def drawn(
     """A goal with the listings it is about, or None where this draw does not make the drifts matter."""
     spec = catalogue.domains[domain]
     needs = [_needs(pattern, draws) for pattern in drifts]
-    template = draws.choice([each for each in spec["templates"] if each.get("min_stage", 1) <= settings.stage])
-    slots = _slots(spec, template, needs, now, catalogue.words["places"], draws)
+    template = draws.choice(
+        [
+            each
+            for each in spec["templates"]
+            if each.get("min_stage", 1) <= settings.stage and has(settings.templates, each.get("held_out", False))
+        ]
+    )
+    slots = _slots(spec, template, needs, now, _places(catalogue, settings.places), draws)
     search = next(tool for tool in spec["tools"].values() if tool["kind"] == "search")
     keys, request = _split(search, spec, slots)
     constraints = _constraints(spec, template, needs, slots, draws)
@@ -108,7 +115,8 @@ def _slot(
 ) -> Any:
     kind = drawn_as["type"]
     if "choice" in drawn_as and kind != "moment":
-        return draws.choice(drawn_as["choice"])
+        allowed = [value for value in drawn_as["choice"] if value in places.get(kind, (value,))]
+        return draws.choice(allowed or drawn_as["choice"])
     if kind == "date":
         after = datetime.date.fromisoformat(slots[drawn_as["after"]]) if "after" in drawn_as else today
         return (after + datetime.timedelta(days=draws.between(*drawn_as["days"]))).isoformat()
@@ -120,6 +128,16 @@ def _slot(
         return ((dish, draws.between(*drawn_as["count"])),)
     others = {slots.get(drawn_as.get("other_than", ""))}
     return draws.choice([code for code in places[kind] if code not in others])
+
+
+@functools.lru_cache(maxsize=16)
+def _places(catalogue: Catalogue, choice: int) -> dict[str, list[str]]:
+    """Kind -> the places that tasks may have to do with; all of a kind of which none is held out."""
+    return {
+        kind: [code for code in codes if has(choice, code in held_out)] if held_out else codes
+        for kind, codes in catalogue.words["places"].items()
+        for held_out in (catalogue.held_out_places(kind),)
+    }
 
 
 def _split(search: Any, spec: Any, slots: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
@@ -164,14 +182,6 @@ def _with_budget(
     goal: Goal, planted: Any, stages: list[Contract], drifts: tuple[Pattern, ...], now: str, draws: Draws
 ) -> Goal | None:
     """The goal with a budget under which each contract has a best offer, and those that must differ do."""
-    choices = [
-        [
-            each
-            for keys in goal.keys
-            for each in judge.candidates(contract, planted[offers.listing_key(goal.domain, keys)], keys, goal)
-        ]
-        for contract in stages
-    ]
     least = max((pattern.needs.get("total_above", 0) for pattern in drifts), default=0)
     own = [pattern for pattern in drifts if pattern.domain == goal.domain]
     choosing = [
@@ -185,12 +195,14 @@ def _with_budget(
         goal = goal._replace(constraints=(*goal.constraints, Constraint("budget", "total", "at_most", 0)))
         position = len(goal.constraints) - 1
     bare = goal if position is None else _set_budget(goal, position, _NO_LIMIT)
-    good = [
-        [choice for choice in offered if judge.acceptable(contract, choice, bare, now)]
-        for contract, offered in zip(stages, choices, strict=True)
-    ]
+    good: list[list[Choice]] = []
+    for contract in stages:
+        good.append(_acceptable(bare, planted, contract, now))
+        if not good[-1] and len(good) in (1, len(stages)):
+            return None
+    ranked = [_ranked(goal, offered) for offered in good]
     for budget in _budgets(good, draws) if position is not None else [_NO_LIMIT]:
-        bests = [_preferred(goal, offered, budget) for offered in good]
+        bests = [next((choice for choice in offered if choice.facts["total"] <= budget), None) for offered in ranked]
         if bests[0] is None or bests[-1] is None or bests[-1].facts["total"] <= least:
             continue
         named = [None if best is None else (best.offer["index"], best.keys) for best in bests]
@@ -199,12 +211,20 @@ def _with_budget(
     return None
 
 
-def _preferred(goal: Goal, good: list[Choice], budget: int) -> Choice | None:
-    """The best of what is acceptable but for the budget."""
+def _acceptable(goal: Goal, planted: Any, contract: Contract, now: str) -> list[Choice]:
+    """What will do under a contract, in the order of the listings."""
+    return [
+        each
+        for keys in goal.keys
+        for each in judge.candidates(contract, planted[offers.listing_key(goal.domain, keys)], keys, goal)
+        if judge.acceptable(contract, each, goal, now)
+    ]
+
+
+def _ranked(goal: Goal, choices: list[Choice]) -> list[Choice]:
+    """Choices with the preferred one first; equals stay in their order."""
     fact, order = goal.prefer
-    rank = max if order == "highest" else min
-    within = [choice for choice in good if choice.facts["total"] <= budget]
-    return rank(within, key=lambda choice: choice.facts[fact]) if within else None
+    return sorted(choices, key=lambda choice: choice.facts[fact], reverse=order == "highest")
 
 
 def _budgets(choices: Any, draws: Draws) -> list[int]:

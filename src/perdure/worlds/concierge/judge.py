@@ -106,20 +106,22 @@ def rounded(numerator: int, denominator: int) -> int:
 def _add_price(contract: Contract, known: Facts) -> None:
     quote = total = 0
     breakdown: dict[str, int] = {}
-    for part in contract.pricing:
-        condition, exception = part.get("if"), part.get("unless")
+    for name, of, amount, percent, per, condition, exception, quoted in contract.pricing:
         if (condition and not known.get(condition)) or (exception and known.get(exception)):
             continue
-        if "of" in part and part["of"] != "sum" and part["of"] not in known:
-            continue
-        amount = part.get("amount", 0) if "of" not in part else total if part["of"] == "sum" else known[part["of"]]
-        if "percent" in part:
-            amount = rounded(amount * part["percent"], 100)
-        if "per" in part:
-            amount *= known.get(part["per"], 1)
-        breakdown[part["name"]] = amount
+        if of == "sum":
+            amount = total
+        elif of:
+            if of not in known:
+                continue
+            amount = known[of]
+        if percent is not None:
+            amount = rounded(amount * percent, 100)
+        if per:
+            amount *= known.get(per, 1)
+        breakdown[name] = amount
         total += amount
-        if part.get("at") != "booking":
+        if quoted:
             quote += amount
     known["quote"], known["total"] = quote, total
     known["breakdown"] = breakdown

@@ -65,10 +65,17 @@ def _made_up(catalogue: Catalogue, action: Action, seen: list[Any]) -> int:
         named += _IN_WORDS.findall(action.message)
     if not named:
         return 0
-    for index, shown in enumerate(seen):
-        if not isinstance(shown, str):
-            seen[index] = repr(shown)
-    return sum(not any(value in text for text in reversed(seen)) for value in set(named))
+    return sum(not _shown(value, seen) for value in set(named))
+
+
+def _shown(value: str, seen: list[Any]) -> bool:
+    """Whether a value stands in anything that was shown; the latest is looked at first."""
+    for index in range(len(seen) - 1, -1, -1):
+        if not isinstance(seen[index], str):
+            seen[index] = repr(seen[index])
+        if value in seen[index]:
+            return True
+    return False
 
 
 def _named(identifiers: frozenset[str], arguments: Any, depth: int = 0) -> list[str]:

@@ -18,6 +18,12 @@ class Payments:
         self.charges: dict[str, Charge] = {}
         self._seed, self._now, self._mfa_code, self._fresh = seed, now, mfa_code, fresh
 
+    def branch(self, fresh: Callable[..., str]) -> "Payments":
+        """Payments of their own that stand where these do."""
+        other = Payments(self._seed, self._now, self._mfa_code, fresh)
+        other.tokens, other.charges = dict(self.tokens), dict(self.charges)
+        return other
+
     def call(self, kind: str, contract: Contract, values: Mapping[str, Any]) -> dict[str, Any] | Refusal:
         """The answer to a call of one of the vendor's own tools."""
         if kind == "issue":

@@ -85,8 +85,7 @@ def checked(action: Action) -> tuple[Action | None, str]:
 
 def written(action: Action, protocol: str = "json", terse: bool = False) -> str:
     """An action as an agent would say it: in short form, or as a native call; `parsed` is the inverse."""
-    said = _said(action, protocol)
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":") if terse else None)
+    return (_TERSE if terse else _PLAIN)(_said(action, protocol))
 
 
 def _said(action: Action, protocol: str) -> dict[str, Any]:
@@ -164,6 +163,10 @@ def _from_native(fields: dict[str, Any]) -> Action | str:
     if kind == "probe_schema":
         given["tool_name"] = given.pop("domain", None)
     return Action(kind, **given)
+
+
+_PLAIN = json.JSONEncoder(ensure_ascii=False).encode
+_TERSE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _is_message(value: Any) -> bool:

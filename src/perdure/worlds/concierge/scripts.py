@@ -4,8 +4,9 @@ Both read answers by the contract they know, which is the published one at first
 drift as it is exposed, tells the user, and mends what it has booked; the drift-blind script goes on.
 """
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from perdure.worlds.concierge import calls, chance, evidence, judge, schema, views
 from perdure.worlds.concierge.catalogue import PAYMENT
@@ -18,14 +19,19 @@ MOST_REPEATS = 2
 """How often the blind script repeats a call that failed before it gives up."""
 
 
+_OWN = ("_contracts", "_weighed", "_untold", "_asked", "_answered", "_offers", "_searched", "_to_search")
+"""What of a script changes in place."""
+
+
 class Script:
     """An agent for one errand; `adapts` makes it the oracle, else it is blind to drift."""
 
     def __init__(self, errand: Errand, adapts: bool = True):
         self._errand, self._goal, self._adapts = errand, errand.task.goal, adapts
+        self._known: tuple[str, ...] = ()
         self._learnt: tuple[str, ...] = ()
         self._contracts: dict[str, Contract] = {}
-        self._choices: list[Choice] | None = None
+        self._weighed: list[Choice] = []
         self._found: Choice | None = None
         self._untold: list[str] = []
         self._asked: set[str] = set()
@@ -43,11 +49,21 @@ class Script:
         self._repeats = 0
         self._hopeless = False
 
+    def blinded(self, errand: Errand) -> Self:
+        """The drift-blind script at another errand that stands where this one's does; no drift was learnt of yet."""
+        other = copy.copy(self)
+        other._errand, other._adapts = errand, False
+        for name in _OWN:
+            setattr(other, name, copy.copy(getattr(self, name)))
+        return other
+
     def act(self, seen: Observation) -> Action:
         """The next action."""
-        self._learn()
+        self._learn(self._errand.turn)
         if self._last is not None:
             self._take_in(seen)
+        if self._errand.due:
+            self._learn(self._errand.turn + 1)
         self._last = self._next(seen)
         return self._last
 
@@ -60,24 +76,30 @@ class Script:
             found = self._contracts[domain] = catalogue.contract(domain, task.versions.get(domain, 1), own)
         return found
 
-    def _learn(self) -> None:
-        if not self._adapts:
+    def _learn(self, turn: int) -> None:
+        """Note what was exposed, to be told, and read and act by it from the turn on at which it is in force."""
+        exposed, due = self._errand.exposed, self._errand.due
+        if not self._adapts or len(exposed) == len(self._learnt):
             return
-        if len(self._errand.exposed) == len(self._learnt):
+        untold = [name for name in exposed if name not in self._known]
+        self._known += tuple(untold)
+        self._untold += untold
+        # What comes into force after the booking that stands takes nothing from it.
+        until = turn if self._booked is None else self._booked_turn
+        new = [name for name in exposed if name not in self._learnt and due.get(name, 0) <= until]
+        if not new:
             return
-        new = [name for name in self._errand.exposed if name not in self._learnt]
         self._learnt += tuple(new)
-        self._contracts, self._choices = {}, None
-        self._untold += new
+        self._contracts, self._weighed, self._found = {}, [], None
         if any(self._errand.catalogue.pattern(name).expires for name in new):
             self._forget()
-        elif new and self._selected():
+        elif self._selected():
             self._to_search = [query for query in self._queries() if query not in self._searched]
 
     def _forget(self) -> None:
         """Begin reading anew: what was read can no longer be booked."""
         self._offers, self._searched, self._to_search, self._page = [], [], self._queries(), 1
-        self._choices = None
+        self._weighed, self._found = [], None
 
     def _queries(self) -> list[dict[str, Any]]:
         """Searches in the order in which they are worth making; the last of the list is made first."""
@@ -127,9 +149,9 @@ class Script:
                 self._to_search.pop()
         elif code == "PAYMENT_AUTH_FAILED" and self._adapts and "required_scope" in result.response:
             self._token = ""
-        if not self._adapts and kind != "search" and code != "QUOTE_EXPIRED":
+        if kind != "search" and code != "QUOTE_EXPIRED":
             self._repeats += 1
-            self._hopeless = self._repeats > MOST_REPEATS
+            self._hopeless = not self._adapts and self._repeats > MOST_REPEATS
 
     def _read(self, response: Mapping[str, Any], tool: Any) -> None:
         """Offers as this agent's contract reads them."""
@@ -151,7 +173,6 @@ class Script:
             for attribute in contract.derived:
                 found.pop(attribute, None)
             self._offers.append(({**truth, **found}, keys, name))
-            self._choices = None
         if self._adapts and "applied" in response and tool.arguments["time_window"].default != self._window():
             return
         if self._adapts and "next_page" in response:
@@ -192,21 +213,19 @@ class Script:
 
     def _best(self) -> Choice | None:
         """The best offer read so far, if no better one can be among what was not read."""
-        if self._choices is None:
-            self._choices = self._weighed()
-            contract = self._contract(self._goal.domain)
-            self._found = judge.best(contract, self._choices, self._goal, self._errand.task.now)
+        if len(self._weighed) < len(self._offers):
+            self._weigh()
         found = self._found
         return found if found is not None and self._settled(found) else None
 
-    def _weighed(self) -> list[Choice]:
-        """The offers read so far as the known contract has them."""
-        contract, choices = self._contract(self._goal.domain), list[Choice]()
-        for offer, keys, name in self._offers:
-            made = judge.candidates(contract, [offer], keys, self._goal)[0]
+    def _weigh(self) -> None:
+        """Find the best of the offers read so far as the known contract has them."""
+        contract, goal = self._contract(self._goal.domain), self._goal
+        for offer, keys, name in self._offers[len(self._weighed) :]:
+            (made,) = judge.candidates(contract, [offer], keys, goal)
             made.facts["id"] = name
-            choices.append(made)
-        return choices
+            self._weighed.append(made)
+        self._found = judge.best(contract, self._weighed, goal, self._errand.task.now)
 
     def _settled(self, found: Choice) -> bool:
         """Whether nothing that was not read yet can be better."""

@@ -1,5 +1,6 @@
 """What a regime fixes for whole episodes: stage, languages, vendors, active drifts, start versions."""
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,6 +14,10 @@ MIXES = {
     3: {"en": 0.3, "hinglish": 0.3, "hi": 0.2, "ta": 0.1, "kn": 0.1},
 }
 """Stage -> weights of the languages where a regime names none."""
+TRAINED, HELD_OUT, BOTH = 0, 1, 2
+"""Which templates, and which places, tasks may have."""
+MOST_LEAD = 2
+MOST_SEVERITY = 10.0
 TERSE_OFFERS, TERSE_TURNS = 3, 10
 TERSE_LANGUAGES = ("en", "hinglish")
 
@@ -34,15 +39,23 @@ class Settings(NamedTuple):
     most_offers: int = 0
     most_turns: int = 0
     """Turns the oracle may take at most; 0 for as many as the stage allows."""
+    templates: int = TRAINED
+    """Whether tasks are of the templates that are trained on, of those held out, or of both."""
+    places: int = TRAINED
+    """The same of cities and places."""
+    lead: int = 0
+    """Turns from the notice of a drift until it is in force; 0 for no notice before."""
 
 
 def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = False) -> Settings:
     """Settings from a regime's numbers.
 
     `stage` (1 to 3), `drift` and `decoy` (probabilities), `held_out` (0: the published twenty, 1: the same
-    with other thresholds, 2: the further families, 3: all), `language_NAME`, `domain_NAME` and
-    `pattern_DOMAIN_NAME` (weights; naming one leaves out those not named), `version_DOMAIN` (a stock
-    version). Raises ConfigError for anything else.
+    with other thresholds, 2: the further families, 3: all), `held_out_templates` and `held_out_places` (0: those
+    trained on, 1: those held out, 2: both), `language_NAME`, `domain_NAME` and `pattern_DOMAIN_NAME` (weights;
+    naming one leaves out those not named), `version_DOMAIN` (a stock version), `severity` and
+    `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `lead_time` (turns from the
+    notice of a drift until it is in force). Raises ConfigError for anything else.
     """
     stage = _whole(params, "stage", 1, 1, max(MAX_TURNS))
     held_out = _whole(params, "held_out", 0, 0, 3)
@@ -51,6 +64,10 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
         allowed = TERSE_LANGUAGES if terse else LANGUAGES
         languages = {name: weight for name, weight in MIXES[stage].items() if weight and name in allowed}
     domains = _weights(params, "domain", catalogue.consumers) or dict.fromkeys(catalogue.consumers, 1.0)
+    templates, places = (_whole(params, f"held_out_{name}", TRAINED, TRAINED, BOTH) for name in ("templates", "places"))
+    domains = {name: weight for name, weight in domains.items() if _has(catalogue, name, templates, places)}
+    if not domains:
+        raise ConfigError("no vendor of this regime has held-out templates or places; name another or leave them out")
     ids = {name.replace(".", "_", 1): name for name in catalogue.patterns}
     named = _weights(params, "pattern", tuple(ids))
     active = [ids[name] for name in named] if named else _of_families(catalogue, held_out)
@@ -60,28 +77,57 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
         stage=stage,
         languages=tuple(sorted(languages.items())),
         domains=tuple(sorted(domains.items())),
-        patterns=tuple(name for name in catalogue.patterns if name in active),
+        patterns=tuple(_moved(catalogue, params, name) for name in catalogue.patterns if name in active),
         versions=tuple(sorted(versions.items())),
         drift=_share(params, "drift", Settings().drift),
         decoy=_share(params, "decoy", 0.0 if terse else Settings().decoy),
         most_offers=TERSE_OFFERS if terse else 0,
         most_turns=TERSE_TURNS if terse else 0,
+        templates=templates,
+        places=places,
+        lead=_whole(params, "lead_time", 0, 0, MOST_LEAD),
     )
 
 
-def usable(catalogue: Catalogue, chosen: Settings) -> list[Pattern]:
+def has(choice: int, held_out: bool) -> bool:
+    """Whether a template or place that is `held_out` or not is among those of a choice."""
+    return choice == BOTH or held_out == (choice == HELD_OUT)
+
+
+@functools.lru_cache(maxsize=64)
+def usable(catalogue: Catalogue, chosen: Settings) -> tuple[Pattern, ...]:
     """The active patterns that can be the first drift: their vendor begins no later than they need."""
     least, domains = dict(chosen.versions), {name for name, weight in chosen.domains if weight > 0}
-    return [
+    return tuple(
         pattern
         for pattern in map(catalogue.pattern, chosen.patterns)
         if pattern.domain in domains | {PAYMENT} and least.get(pattern.domain, 1) <= pattern.from_version
-    ]
+    )
 
 
 def _of_families(catalogue: Catalogue, held_out: int) -> list[str]:
     kinds = {name: 2 if each.family else int(bool(each.variant_of)) for name, each in catalogue.patterns.items()}
     return [name for name, kind in kinds.items() if held_out in (kind, 3)]
+
+
+def _has(catalogue: Catalogue, domain: str, templates: int, places: int) -> bool:
+    """Whether a vendor has templates and places to pose tasks of; what is not held out at all counts as trained on."""
+    spec = catalogue.domains[domain]
+    kinds = {slot["type"] for slot in spec["slots"].values()}
+    with_places = places != HELD_OUT or any(catalogue.held_out_places(kind) for kind in kinds)
+    return with_places and any(has(templates, each.get("held_out", False)) for each in spec["templates"])
+
+
+def _moved(catalogue: Catalogue, params: Mapping[str, float], pattern_id: str) -> str:
+    """The pattern whose number is moved as far as the regime says; the id as it is where that is as far as usual."""
+    own = f"severity_{pattern_id.replace('.', '_', 1)}"
+    factor = float(params.get(own, params.get("severity", 1.0)))
+    if not 0 < factor <= MOST_SEVERITY:
+        name = own if own in params else "severity"
+        raise ConfigError(f"{name} is {factor}; give a factor above 0 and up to {MOST_SEVERITY:g}")
+    if catalogue.pattern(pattern_id).moved_from is None and own not in params:
+        return pattern_id
+    return catalogue.scaled(pattern_id, factor)
 
 
 def _weights(params: Mapping[str, float], prefix: str, names: tuple[str, ...]) -> dict[str, float]:
@@ -109,9 +155,10 @@ def _share(params: Mapping[str, float], name: str, default: float) -> float:
 
 
 def _refuse_unknown(catalogue: Catalogue, params: Mapping[str, float], ids: Mapping[str, str]) -> None:
-    known = {"stage", "held_out", "drift", "decoy"}
+    known = {"stage", "held_out", "held_out_templates", "held_out_places", "drift", "decoy", "severity", "lead_time"}
     known |= {f"language_{name}" for name in LANGUAGES} | {f"domain_{name}" for name in catalogue.consumers}
-    known |= {f"version_{name}" for name in catalogue.domains} | {f"pattern_{name}" for name in ids}
+    known |= {f"version_{name}" for name in catalogue.domains}
+    known |= {f"{prefix}_{name}" for prefix in ("pattern", "severity") for name in ids}
     for name in params:
         if name not in known:
             raise ConfigError(f"{name} is no parameter of the concierge world; {nearest(name, known)}")

@@ -16,6 +16,8 @@ from perdure.worlds.concierge.records import MAX_TURNS
 from perdure.worlds.concierge.settings import Settings, usable
 
 MOST_ATTEMPTS = 400
+SAME_DRIFTS = 40
+"""Attempts with the same drifts before others are drawn."""
 FIRST_DAY = datetime.date(2026, 4, 25)
 DAYS = 60
 """Errands happen on one of so many days from FIRST_DAY on."""
@@ -35,13 +37,14 @@ def generated(catalogue: Catalogue, seed: int, settings: Settings) -> Task:
 
     Raises ConfigError where no attempt gives a task, since the settings then leave nothing to pose.
     """
+    drifts: tuple[Pattern, ...] = ()
     for attempt in range(MOST_ATTEMPTS):
-        draws = Draws(seed, "task", attempt)
-        drifts = _drifts(catalogue, settings, Draws(seed, "drifts", attempt // 40))
-        task = _drawn(catalogue, seed, settings, drifts, draws)
-        turns = None if task is None else proof.oracle_turns(catalogue, task)
-        if task is not None and turns is not None and turns <= (settings.most_turns or turns):
-            return task._replace(oracle_turns=turns)
+        if attempt % SAME_DRIFTS == 0:
+            drifts = _drifts(catalogue, settings, Draws(seed, "drifts", attempt // SAME_DRIFTS))
+        task = _drawn(catalogue, seed, settings, drifts, Draws(seed, "task", attempt))
+        oracle = None if task is None else proof.solution(catalogue, task)
+        if task is not None and oracle is not None and len(oracle) <= (settings.most_turns or task.max_turns - 1):
+            return task._replace(oracle_turns=len(oracle), oracle=oracle)
     raise ConfigError(
         f"no task was found for seed {seed} in {MOST_ATTEMPTS} attempts under {settings}; allow more patterns"
     )
@@ -60,7 +63,7 @@ def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pat
     return (first, *_second(catalogue, settings, first, possible, draws))
 
 
-def _second(catalogue: Catalogue, settings: Settings, first: Pattern, possible: list[Pattern], draws: Draws):
+def _second(catalogue: Catalogue, settings: Settings, first: Pattern, possible: tuple[Pattern, ...], draws: Draws):
     """A drift that can follow: the vendor's next version, or one of payment's; () where nothing can."""
     homes = _homes(catalogue, settings, (first,))
     if not homes:
@@ -88,7 +91,7 @@ def _second(catalogue: Catalogue, settings: Settings, first: Pattern, possible: 
 
 def _compatible(first: Pattern, second: Pattern) -> bool:
     """Whether one goal can make both matter."""
-    if first.id in second.needs.get("not_after", ()):
+    if first.id.partition("@")[0] in second.needs.get("not_after", ()):
         return False
     wanted = [set(pattern.needs["prefer"]) for pattern in (first, second) if "prefer" in pattern.needs]
     return len(wanted) < 2 or bool(wanted[0] & wanted[1])
@@ -142,6 +145,7 @@ def _drawn(
         switch,
         settings.most_offers,
         MAX_TURNS[settings.stage],
+        lead=settings.lead,
     )
 
 

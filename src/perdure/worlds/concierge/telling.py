@@ -52,8 +52,10 @@ def answer(result: ToolResult, given: Mapping[str, Any] | None = None) -> str:
     """A vendor's answer as JSON; in short (records in a table, nothing of `given` repeated) where `given` is."""
     if given is not None:
         return f"{result.status} {result.schema_version} {_brief(_without(result.response, given))}"
-    told = json.dumps(result.response, ensure_ascii=False, sort_keys=True)
-    return f"{result.tool_name} {result.status} {result.schema_version} {told}"
+    return f"{result.tool_name} {result.status} {result.schema_version} {_json(result.response)}"
+
+
+_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True).encode
 
 
 def signature(tool: Tool, contract: Contract, protocol: str = "json") -> str:

@@ -1,11 +1,14 @@
 """Which of the five languages a message is in: its script, and for Roman letters the share of common Hindi words."""
 
 import re
-import unicodedata
 
 from perdure.worlds.concierge.catalogue import Catalogue
 
-SCRIPTS = {"hi": "DEVANAGARI", "ta": "TAMIL", "kn": "KANNADA"}
+SCRIPTS = {
+    name: re.compile(f"[{block}]")
+    for name, block in (("hi", "\u0900-\u097f"), ("ta", "\u0b80-\u0bff"), ("kn", "\u0c80-\u0cff"))
+}
+"""Language -> the characters of its own script."""
 LEAST_SHARE = 0.4
 """Share of letters that must be of the language's own script; names and borrowed words may be Roman."""
 ROMAN_SHARE = 0.15
@@ -15,18 +18,8 @@ ROMAN_SHARE = 0.15
 def identified(catalogue: Catalogue, message: str) -> str | None:
     """hi, ta, kn, en or hinglish; None where a message has no words to tell by."""
     text = _CODES.sub(" ", message)
-    counts = dict.fromkeys(SCRIPTS, 0)
-    roman = 0
-    for character in text:
-        code = ord(character)
-        if 0x900 <= code < 0x980:
-            counts["hi"] += 1
-        elif 0xB80 <= code < 0xC00:
-            counts["ta"] += 1
-        elif 0xC80 <= code < 0xD00:
-            counts["kn"] += 1
-        elif code < 0x250 and unicodedata.category(character)[0] == "L":
-            roman += 1
+    roman = len(_ROMAN.findall(text))
+    counts = {language: len(script.findall(text)) for language, script in SCRIPTS.items()}
     total = roman + sum(counts.values())
     if not total:
         return None
@@ -46,4 +39,5 @@ def fits(catalogue: Catalogue, message: str, language: str) -> bool:
 
 _CODES = re.compile(r"[A-Z]{2,}[-A-Z0-9a-f]*|\b\w*[_:]\w*\b|\b\w*\d\w*\b")
 """Codes, identifiers and numbers, which belong to no language."""
+_ROMAN = re.compile("[{}]".format("".join(filter(str.isalpha, map(chr, range(0x250))))))
 _WORDS = re.compile(r"[a-z']+")

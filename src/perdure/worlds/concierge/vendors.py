@@ -1,10 +1,11 @@
 """The vendors of one errand: they answer calls by the contracts in force, and keep what was booked and charged."""
 
+import copy
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from perdure.worlds.concierge import chance, judge, offers, schema, searching, views
+from perdure.worlds.concierge import chance, judge, offers, sales, schema, searching, views
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue
 from perdure.worlds.concierge.contract import Contract, Tool
 from perdure.worlds.concierge.judge import Refusal
@@ -44,6 +45,7 @@ class Vendors:
         self.bookings: dict[str, Booking] = {}
         self.payments = Payments(seed, now, mfa_code, self._fresh)
         self.notices: dict[str, str] = {}
+        self._announced = ""
         self._failing = list(failing)
         self._attempts: dict[str, int] = {}
         self._calls: dict[str, int] = {}
@@ -51,15 +53,28 @@ class Vendors:
         self._known: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], int]] = {}
         self._places = catalogue.words["places"]
 
-    def drift(self, pattern_id: str) -> None:
-        """Put a drift in force from the next call on; its notice waits for the vendor's next answer."""
+    def branch(self) -> Self:
+        """Vendors of their own that stand where these do."""
+        other = copy.copy(self)
+        for name in _OWN:
+            setattr(other, name, copy.copy(getattr(self, name)))
+        other.payments = self.payments.branch(other._fresh)
+        return other
+
+    def announce(self, pattern_id: str) -> None:
+        """Accept calls in the form that a drift will ask for besides the present form, until it is in force."""
+        self._announced = pattern_id
+
+    def drift(self, pattern_id: str, announced: bool = False) -> None:
+        """Put a drift in force from the next call on; its notice, unless announced, waits for the next answer."""
         pattern = self.catalogue.pattern(pattern_id)
         domain = pattern.domain
+        self._announced = ""
         self.patterns[domain] = (*self.patterns[domain], pattern_id)
         contract = self.catalogue.contract(domain, self.versions.get(domain, 1), self.patterns[domain])
         self.contracts[domain] = contract
         self.tools.update(contract.tools)
-        if pattern.notice:
+        if pattern.notice and not announced:
             self.post(domain, pattern.notice)
 
     def post(self, domain: str, notice: str) -> None:
@@ -77,6 +92,10 @@ class Vendors:
             late = 5000 + noise // TIMEOUT_EVERY % 2001
             return ToolResult(name, "timeout", {"error_code": "TIMEOUT"}, f"v{contract.version}", late)
         found: dict[str, Any] | Refusal | None = schema.problem(tool, arguments, contract, self._places)
+        if found is not None and self._announced:
+            newer = self._newer(domain)
+            if schema.problem(newer.tools[name], arguments, newer, self._places) is None:
+                tool, contract, found = newer.tools[name], newer, None
         if found is None:
             found = self._limited(contract, turn)
         if found is None:
@@ -114,8 +133,19 @@ class Vendors:
         """Bookings that were not cancelled, oldest first."""
         return [booking for booking in self.bookings.values() if not booking.cancelled]
 
+    def _newer(self, domain: str) -> Contract:
+        """The contract that a vendor has announced, the present one where it has announced none."""
+        if self.catalogue.pattern(self._announced).domain != domain:
+            return self.contracts[domain]
+        return self.catalogue.contract(domain, self.versions.get(domain, 1), (*self.patterns[domain], self._announced))
+
+    def _drifts_of(self, contract: Contract) -> tuple[str, ...]:
+        """The drifts by which a contract of this errand differs from its vendor's first one."""
+        own = self.patterns[contract.domain]
+        return own if contract is self.contracts[contract.domain] else (*own, self._announced)
+
     def _noise(self, name: str, arguments: Mapping[str, Any]) -> int:
-        canonical = f"{name}{json.dumps(arguments, sort_keys=True)}"
+        canonical = f"{name}{_canonical(arguments)}"
         attempt = self._attempts[canonical] = self._attempts.get(canonical, 0) + 1
         return chance.number(self.seed, "noise", canonical, attempt)
 
@@ -140,7 +170,7 @@ class Vendors:
 
     def _search(self, tool: Tool, contract: Contract, values: dict[str, Any], turn: int) -> dict[str, Any] | Refusal:
         keys = {name: values[name] for name in tool.keys}
-        request = _request(tool, values)
+        request = sales.request(tool, values)
         rows: list[dict[str, Any]] = []
         for offer in self._selected(tool, self.listing(contract.domain, keys), values):
             known = judge.facts(contract, offer, request)
@@ -175,9 +205,10 @@ class Vendors:
         if isinstance(found, Refusal):
             return found
         offer, keys = found
-        known = judge.facts(contract, offer, _request(tool, values))
-        refused = _conditional(tool, known, values) or judge.refusal(contract, known, self.now)
-        refused = refused or self._duplicate(contract, offer, keys, _request(tool, values))
+        request = sales.request(tool, values)
+        known = judge.facts(contract, offer, request)
+        refused = sales.lacking(tool, known, values) or judge.refusal(contract, known, self.now)
+        refused = refused or sales.duplicate(self.standing(), (contract.domain, offer, keys, request), self.now)
         if refused is not None:
             return refused
         booking_id = self._fresh(contract.prefix, tool.name, offer["index"], *keys.values())
@@ -189,9 +220,9 @@ class Vendors:
             contract.domain,
             offer,
             keys,
-            _request(tool, values),
+            request,
             known["total"],
-            self.patterns[contract.domain],
+            self._drifts_of(contract),
             turn,
             paid.charge_id,
         )
@@ -214,17 +245,6 @@ class Vendors:
                 return offer, keys
         refused = judge.refusal(contract, {tool.selects: values[tool.selects]}, self.now)
         return refused or Refusal("policy_error", "UNKNOWN_ID", {"field_name": tool.selects})
-
-    def _duplicate(self, contract: Contract, offer: Any, keys: Any, request: Any) -> Refusal | None:
-        for booking in self.standing():
-            if booking.domain == contract.domain and (booking.offer, booking.keys, booking.request) == (
-                offer,
-                keys,
-                request,
-            ):
-                extras = {"existing_id": booking.booking_id, "original_ts": self.now}
-                return Refusal("policy_error", "DUPLICATE_BOOKING", extras)
-        return None
 
     def _cancel(self, tool: Tool, contract: Contract, values: dict[str, Any], turn: int) -> dict[str, Any] | Refusal:
         booking = self._booking(contract, values)
@@ -264,6 +284,9 @@ class Vendors:
         return name
 
 
+_OWN = ("contracts", "patterns", "tools", "bookings", "notices", "_failing", "_attempts", "_calls", "_last", "_known")
+"""What changes in the course of an errand."""
+_canonical = json.JSONEncoder(sort_keys=True).encode
 _KINDS = {
     "search": "_search",
     "book": "_book",
@@ -273,24 +296,3 @@ _KINDS = {
     "charge": "_paid",
     "refund": "_paid",
 }
-_UNREQUESTED = {"payment_token", "mfa_code", "passenger_name"}
-
-
-def _request(tool: Tool, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a booking that say what is booked, beyond the offer."""
-    skipped = {tool.selects, *tool.keys, *_UNREQUESTED}
-    return {
-        argument.request or name: values[name]
-        for name, argument in tool.arguments.items()
-        if name in values and name not in skipped and not argument.filter
-    }
-
-
-def _conditional(tool: Tool, known: Mapping[str, Any], values: Mapping[str, Any]) -> Refusal | None:
-    """A missing argument that only some sales need."""
-    for name, argument in tool.arguments.items():
-        rule = argument.required_by
-        if rule is not None and "above" in rule and name not in values and known["total"] > rule["above"]:
-            extras = {"field_name": name, "gst_threshold_inr": rule["above"], "computed_total_inr": known["total"]}
-            return Refusal("schema_error", rule["code"], extras)
-    return None

@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from perdure.core import jsontext
 from perdure.core.errors import ConfigError, PerdureError, nearest
-from perdure.worlds.concierge import chance, interface, legacy, protocol, schema, scoring, scripts, tasks, telling
+from perdure.worlds.concierge import chance, interface, legacy, protocol, schema, scoring, tasks, telling
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue
 from perdure.worlds.concierge.errand import Errand, Task
 from perdure.worlds.concierge.records import MAX_TURNS, Action, Observation
@@ -36,7 +36,8 @@ class Concierge(LaneWorld):
     names folders with further domains.
 
     `info` after a step: `action_valid`, `turn`; at the end also `success`, `verifier_pass`, `reward_components`,
-    `breakdown`; `trace` holds what happened out of the agent's sight (drifts that came into force, how it ended).
+    `breakdown`, `facts` (what evaluations keep); `trace` holds what happened out of the agent's sight (drifts that
+    came into force, how it ended).
     """
 
     name = "perdure/concierge"
@@ -83,10 +84,9 @@ class Concierge(LaneWorld):
         super().__init__()
         self._task_seed = 0
         self._errand: Errand | None = None
-        self._script: scripts.Script | None = None
         self._said: list[tuple[Action | None, str]] = []
         self._seen: Observation | None = None
-        self._meant: tuple[int, Action] | None = None
+        self._followed = 0
         self.set_regime({})
         self._asked = dict(self._params)
 
@@ -144,16 +144,12 @@ class Concierge(LaneWorld):
 
         It knows the goal and needs no observation; PerdureError where earlier turns were not its own.
         """
-        errand = self._running()
-        assert self._seen is not None
-        assert self._script is not None
-        if self._meant is None or self._meant[0] != errand.turn:
-            if self._meant is not None and self._said[-1][0] != self._meant[1]:
-                raise PerdureError(f"{self.name}: the expert can only go on from turns of its own; reset first")
-            if self._meant is None and errand.turn:
-                raise PerdureError(f"{self.name}: the expert must be asked from the first turn on; reset first")
-            self._meant = (errand.turn, self._script.act(self._seen))
-        return protocol.written(self._meant[1], self._protocol, self._terse)
+        turn, solution = self._running().turn, self.task.oracle
+        while self._followed < turn and self._said[self._followed][0] == solution[self._followed]:
+            self._followed += 1
+        if self._followed < turn or turn == len(solution):
+            raise PerdureError(f"{self.name}: the expert must be followed from the first turn on; reset first")
+        return protocol.written(solution[turn], self._protocol, self._terse)
 
     def demonstrations(
         self, count: int, seed: int, params: Mapping[str, float] | None = None
@@ -222,7 +218,7 @@ class Concierge(LaneWorld):
     def _begin(self) -> Any:
         task = tasks.generated(self.catalogue, self._task_seed, self._settings)
         self._errand = Errand(self.catalogue, task)
-        self._script, self._said, self._meant = scripts.Script(self._errand), [], None
+        self._said, self._followed = [], 0
         self._seen = self._errand.start()
         return self._told(self._seen)
 
@@ -236,6 +232,15 @@ class Concierge(LaneWorld):
         info["success"], info["verifier_pass"] = episode.success, float(episode.success)
         info["reward_components"] = dict(scoring.components(result))
         info["breakdown"] = {"profile": self._profile, "language": episode.goal.language, **result.breakdown()}
+        info["facts"] = {
+            "success": episode.success,
+            "drifts noticed": result.evidence.recall,
+            "confidence": result.confidence,
+            "squared error of confidence": result.brier,
+            "language": episode.goal.language,
+            "domain": episode.goal.domain,
+            "drift": [event.pattern_id for event in episode.drifts],
+        }
         trace["ended"], trace["drifts"] = episode.ended, [event.pattern_id for event in episode.drifts]
         return float(reward)
 
