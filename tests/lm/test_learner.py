@@ -213,6 +213,23 @@ def test_a_prompt_longer_than_the_context_is_told_with_both_lengths(learner, let
         made.advance(made.init((0,)), ONE, 60)
 
 
+def test_scaling_by_groups_is_refused_where_the_reward_is_a_proper_score(learner, letters):
+    class Proper(letters.Letters):
+        proper_reward = True
+
+    def begun(training):
+        return learner(training, make_env=lambda lane: Proper()).init((0,))
+
+    for name in ("grpo", "maxrl"):
+        scaled = dataclasses.replace(TRAINING, objective=RECIPES[name])
+        with pytest.raises(Refused, match="recipe: dr_grpo, or allow_improper: true"):
+            begun(scaled)
+        assert begun(dataclasses.replace(scaled, allow_improper=True))
+    batch = dataclasses.replace(RECIPES["grpo"], scale="batch")
+    for objective in (RECIPES["dr_grpo"], RECIPES["rloo"], batch):
+        assert begun(dataclasses.replace(TRAINING, objective=objective))
+
+
 def test_a_recipe_stands_for_its_objective():
     assert GroupTraining(recipe="dapo").objective == RECIPES["dapo"]
     for options, named in (

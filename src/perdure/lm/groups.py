@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from perdure.core import seeds
+from perdure.core import capabilities, seeds
 from perdure.core.component import component
-from perdure.core.errors import ConfigError, nearest
+from perdure.core.errors import ConfigError, Refused, nearest
 from perdure.lm import checkpoint, forward, packing, penalties, update
 from perdure.lm import hooks as folded
 from perdure.lm.batch import TokenBatch
@@ -45,6 +45,8 @@ class GroupTraining:
     """Passes over the episodes of an update."""
     minibatches: int = 1
     """Optimiser steps of a pass."""
+    allow_improper: bool = False
+    """Whether advantages may be scaled by each group's own rewards where the world's reward is a proper score."""
 
     default_group_size: ClassVar[int] = 8
     """Episodes of a group where the document does not say."""
@@ -62,6 +64,18 @@ class GroupTraining:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.objective.needs_values:
             raise ConfigError("objective.advantage is 'gae', which needs a critic; train with lm/ppo")
+
+
+def refuse_improper(training: GroupTraining, env: Any) -> None:
+    """Refused where a world pays honest confidence most, and the advantages would no longer."""
+    objective = training.objective
+    scaled = objective.advantage == "maxrl" or (objective.advantage == "grpo" and objective.scale in (None, "group"))
+    if scaled and not training.allow_improper and capabilities.capability(env, "proper_reward"):
+        raise Refused(
+            f"{env} has a proper score as its reward, and {objective.advantage} scales advantages by each group's own "
+            "rewards, under which over- and understated confidence pay; set algorithm.kwargs.recipe: dr_grpo, or "
+            "allow_improper: true"
+        )
 
 
 class GroupBackend:

@@ -22,7 +22,7 @@ from perdure.harness import checkpoint, directory, observations, spaces, trials,
 from perdure.harness.host import joined, table
 from perdure.harness.trace import JsonlTrace
 from perdure.lm import starts
-from perdure.lm.groups import GroupBackend, GroupTraining
+from perdure.lm.groups import GroupBackend, GroupTraining, refuse_improper
 from perdure.lm.hooks import Hooks
 from perdure.lm.rollout import Episode, comparable, faults, play
 from perdure.regimes import schedules
@@ -178,6 +178,7 @@ class GroupLearner:
         policy.seed(seeds.stream(seed, "policy"))
         backend = GroupBackend(self.training, policy, self._hooks(seed), seed)
         first = self._make_env(0)
+        refuse_improper(self.training, first)
         endless = starts.is_endless(first)
         if endless and self._size > 1 and capabilities.capability(first, "fork") is None:
             raise Refused(

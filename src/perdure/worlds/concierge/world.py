@@ -105,6 +105,11 @@ class Concierge(LaneWorld):
         return dict(self._asked)
 
     @property
+    def proper_reward(self) -> bool:
+        """Whether stating the true probability of success earns most."""
+        return self._profile == "proper"
+
+    @property
     def task(self) -> Task:
         """The present task with all that is hidden from the agent; PerdureError before the first reset."""
         return self._running().task
