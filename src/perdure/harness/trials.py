@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def facts(info: Mapping[str, Any]) -> dict[str, Fact]:
     """What a world says of a finished episode; DataError for what is no number, label or list of labels."""
     found = dict(info.get("facts") or {})
     for name, value in found.items():
-        labels = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        labels = isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value))
         number = isinstance(value, int | float) and math.isfinite(value)
         if not (value is None or labels or number or isinstance(value, str)):
             raise DataError(
@@ -99,7 +99,8 @@ def evaluation(found: Sequence[Sequence[Trial]], features: Mapping[str, np.ndarr
 def _episode(env: Any, begin: Any, act: Any, spec: Spec, seed: int) -> Trial:
     observation, _ = env.reset(seed=seed)
     begin()
-    total, length, over, info = 0.0, 0, False, {}
+    total, length, over = 0.0, 0, False
+    info: Mapping[str, Any] = {}
     turns: list[Said] = []
     while length < spec.horizon and not over:
         saw, action = observation, act(observation)

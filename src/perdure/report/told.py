@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from perdure.core.records import EvaluationRow
+from perdure.core.records import EvaluationRow, Fact
 from perdure.metrics import aggregate
 from perdure.report import figures, svg, tables
 from perdure.report.figures import Figure
@@ -86,9 +86,8 @@ def _grouped(rows: Sequence[EvaluationRow], label: str, names: Sequence[str]) ->
                     continue
                 place = found.setdefault(each, {})
                 for name in names:
-                    told = row.facts.get(name, ())
-                    if episode < len(told) and _is_number(told[episode]):
-                        place.setdefault(name, []).append(float(told[episode]))
+                    told = row.facts.get(name, ())[episode : episode + 1]
+                    place.setdefault(name, []).extend(_values(told))
     return found
 
 
@@ -96,9 +95,11 @@ def _cell(before: Sequence[float], after: Sequence[float]) -> tables.Cell:
     if not before and not after:
         return "-"
     shown = " → ".join(svg.number(float(np.mean(values))) if values else "-" for values in (before, after))
-    if len(after) < 2:
+    if not after:
         return shown
-    interval = aggregate.mean_interval(list(after))
+    interval = aggregate.mean_interval(after)
+    if interval.low is None or interval.high is None:
+        return shown
     return shown, f"{svg.number(interval.low)} to {svg.number(interval.high)} over episodes"
 
 
@@ -108,22 +109,22 @@ def _count(groups: Mapping[str, Sequence[float]]) -> str:
 
 
 def _averaged(row: EvaluationRow, name: str) -> EvaluationRow:
-    values = [float(value) for value in row.facts.get(name, ()) if _is_number(value)]
+    values = _values(row.facts.get(name, ()))
     return row._replace(metrics={name: float(np.mean(values))} if values else {})
 
 
 def _numbers(rows: Sequence[EvaluationRow]) -> list[str]:
     told = [(name, values) for row in rows for name, values in row.facts.items()]
-    return list(dict.fromkeys(name for name, values in told if any(_is_number(value) for value in values)))
+    return list(dict.fromkeys(name for name, values in told if _values(values)))
 
 
 def _is_share(rows: Sequence[EvaluationRow], name: str) -> bool:
-    values = [value for row in rows for value in row.facts.get(name, ()) if value is not None]
-    return all(_is_number(value) and 0 <= value <= 1 for value in values)
+    return all(0 <= value <= 1 for row in rows for value in _values(row.facts.get(name, ())))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float)
+def _values(told: Sequence[Fact]) -> list[float]:
+    """The numbers and truth values among what was told."""
+    return [float(value) for value in told if isinstance(value, bool | int | float)]
 
 
 def _labels(values: Sequence[Any]) -> bool:
