@@ -3,7 +3,10 @@
 import itertools
 import json
 import os
+import subprocess
+import sys
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "language.md"
 COMMAND = "python -m pytest -m slow tests/slow/test_language.py"
 SEEDS = (0, 1, 2, 3, 4)
+WORKERS = min(2, os.cpu_count() or 1)
 JUDGED = 1024
 """Answers of which the first and last rewards are means."""
 START = (0.5, 0.7)
@@ -107,16 +111,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("language")
 
 
-@pytest.fixture
-def one_thread():
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def measured(document, seed, folder):
     """A start for the seed, unless there is one, and what the trainer makes of it."""
     fresh = (
@@ -135,6 +129,14 @@ def measured(document, seed, folder):
     bound = world.bounds()[1]
     world.close()
     return Measured(start, float(np.mean(rewards[-JUDGED:])), (greedy[0], greedy[-1]), seconds, len(rewards), bound)
+
+
+def apart(document, seed, folder):
+    """`measured` in a process of its own, on one thread."""
+    command = [sys.executable, __file__, document, str(seed), str(folder)]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def sampled(chain, seed):
@@ -167,8 +169,9 @@ def write(pages, name, found):
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_every_seed_reaches_nine_tenths_of_the_reward(name, folder, pages, one_thread):
-    found = [measured(TRAINERS[name], seed, folder) for seed in SEEDS]
+def test_every_seed_reaches_nine_tenths_of_the_reward(name, folder, pages):
+    with futures.ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(lambda seed: apart(TRAINERS[name], seed, folder), SEEDS))
     write(pages, name, found)
     assert all(START[0] <= each.start / each.bound <= START[1] for each in found)
     assert min(each.end / each.bound for each in found) >= GOAL
@@ -206,8 +209,12 @@ def test_every_arm_of_the_stream_has_its_metrics(tmp_path, monkeypatch):
     start = Pipeline.read(START_OF_STREAM, [f"run.output_dir={tmp_path}"]).run_stage("sft").folder
     begun = f"base.algorithm.policy.kwargs.name_or_path={start}"
     config = load.sweep(STREAM, (f"output_dir={tmp_path / 'stream'}", begun))
-    outcomes = executor.run_sweep(config, workers=min(2, os.cpu_count() or 1))
+    outcomes = executor.run_sweep(config, workers=WORKERS)
     assert [each.status for each in outcomes] == ["finished"] * ARMS, outcomes
     arms = write_stream(tmp_path / "stream")
     assert len(arms) == ARMS
     assert {found["n"] for arm in arms.values() for found in arm.values()} == {STREAM_SEEDS}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))._asdict()))

@@ -143,10 +143,12 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))
         return
-    told = list(dict.fromkeys(name for row in plain for name, values in row["facts"].items() if _numbers(values)))
+    told = list(
+        dict.fromkeys(name for row in plain for name, values in row.get("facts", {}).items() if _numbers(values))
+    )
     lines = [
         [str(row["step"]), str(row["seed"]), row["regime"], _mean(row["returns"]), _mean(row["lengths"])]
-        + [_mean(_numbers(row["facts"].get(name, ()))) for name in told]
+        + [_mean(_numbers(row.get("facts", {}).get(name, ()))) for name in told]
         for row in plain
     ]
     typer.echo(options.table(["step", "seed", "regime", "mean score", "mean length", *told], lines))

@@ -1,0 +1,216 @@
+"""CPU seconds of a multi-turn GRPO step in the concierge world: perdure's group learner against TRL's rollout_func.
+
+    OMP_NUM_THREADS=1 python concierge_step.py
+
+Needs the extra `trl`. Both train copies of one random tiny model in one process and take turns, a step each, after
+one step of each to warm up. The world is led by its oracle whatever the model says, so that errands have their usual
+turns and vendors' answers; every answer has the same number of tokens. TRL's rollout function is what one writes with
+TRL alone: a loop over turns around the trainer's own generation (`_generate_single_turn`, transformers), all rows of
+the batch at once, tokens appended, the world's masked. Both see the same errands. Medians of process time.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from language_step import LEARNING_RATE, reward, timed
+
+from perdure.core.records import RegimeSchedule, Segment
+from perdure.lm import learner
+from perdure.lm.chat import ChatTemplate
+from perdure.lm.groups import GroupTraining
+from perdure.lm.learner import GroupLearner
+from perdure.lm.objectives.table import RECIPES
+from perdure.lm.policy import LanguagePolicy
+from perdure.lm.sampling import Sampling
+from perdure.lm.step import Optimisation
+from perdure.lm.tiny import tiny_model
+from perdure.lm.tokens import byte_tokenizer
+from perdure.worlds.concierge.world import Concierge
+
+GROUPS, SIZE, ANSWER, TURNS, CONTEXT = 4, 8, 32, 12, 4096
+
+
+class Led(Concierge):
+    """Errands of one drift as the oracle runs them; the reward is that of the characters which the model says."""
+
+    posed: list[int] = []  # noqa: RUF012 (one list for all)
+    """The seeds of all errands, in their order."""
+
+    def __init__(self):
+        super().__init__({"stage": 2}, terse=True)
+
+    @property
+    def proper_reward(self) -> bool:
+        """The reward is another one here."""
+        return False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """The errand of a seed, which is noted."""
+        Led.posed += [] if seed is None else [seed]
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The oracle's turn."""
+        seen, _, over, truncated, info = super().step(self.expert())
+        return seen, reward(str(action)), over, truncated, info
+
+
+class Ours:
+    """Perdure's learner: `step()` plays and trains one update."""
+
+    def __init__(self):
+        training = GroupTraining(
+            objective=RECIPES["dr_grpo"], optimisation=Optimisation(learning_rate=LEARNING_RATE), turns=TURNS
+        )
+        self.learner = GroupLearner(training, policy_of, make_env=lambda lane: Led(), groups=GROUPS, group_size=SIZE)
+        self.state = self.learner.init((0,))
+        self.schedule = RegimeSchedule((Segment("only", "only", 0, 10**6),))
+        self.spent: dict[str, float] = {}
+        learner.play = timed(learner.play, self.spent, "rollouts")
+
+    def step(self) -> float:
+        """CPU seconds of one update."""
+        start = time.process_time()
+        _, _, metrics = self.learner.advance(self.state, self.schedule, 1)
+        cost = time.process_time() - start
+        assert float(np.ravel(metrics["rollout/answer_tokens"])[0]) == ANSWER, "an answer ended early"
+        self.spent["update"] = cost - self.spent["rollouts"]
+        return cost
+
+
+def policy_of(seed: int) -> LanguagePolicy:
+    """The tiny model as a policy whose answers end only at the limit."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(tokenizer, context=CONTEXT, seed=seed)
+    policy = LanguagePolicy(model, tokenizer, sampling=Sampling(max_new_tokens=ANSWER), parse_actions=False)
+    policy.sampler.end = -1  # type: ignore[attr-defined]
+    return policy
+
+
+def rollout(trainer: Any, chat: ChatTemplate) -> dict[str, Any]:
+    """TRL's rollout function: the errands just posed to the other side, a generation of all open rows a turn."""
+    errands = Led.posed[-GROUPS * SIZE :]
+    envs = [Led() for _ in errands]
+    opened = [env.reset(seed=errand)[0] for env, errand in zip(envs, errands, strict=True)]
+    prompts = [chat.prompt([{"role": "user", "content": text}]) for text in opened]
+    said: list[list[int]] = [[] for _ in envs]
+    masks: list[list[int]] = [[] for _ in envs]
+    scores = [0.0] * len(envs)
+    alive = list(range(len(envs)))
+    while alive:
+        made, _ = trainer._generate_single_turn([prompts[i] + said[i] for i in alive], None, {}, 1)
+        following = []
+        for i, ids in zip(alive, made, strict=True):
+            said[i] += ids
+            masks[i] += [1] * len(ids)
+            seen, gained, over, _, _ = envs[i].step(chat.decode(ids))
+            scores[i] += gained
+            if not over:
+                added = chat.following(seen, ended=False)
+                said[i] += added
+                masks[i] += [0] * len(added)
+                following.append(i)
+        alive = following
+    return {"prompt_ids": prompts, "completion_ids": said, "env_mask": masks, "logprobs": None, "score": scores}
+
+
+def trainer_of(steps: int, folder: str) -> Any:
+    """TRL's trainer, tuned, on the same model."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = byte_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    model = tiny_model(tokenizer, context=CONTEXT, seed=0)
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    chat = ChatTemplate(tokenizer)
+    config = GRPOConfig(
+        output_dir=folder,
+        per_device_train_batch_size=GROUPS * SIZE,
+        num_generations=SIZE,
+        max_completion_length=ANSWER,
+        max_steps=steps,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        beta=0.0,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        shuffle_dataset=False,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+    def judge(completions: list[Any], score: list[float], **_: Any) -> list[float]:
+        return score
+
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=judge,
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": [f"errand {each}" for each in range(steps * GROUPS)]}),
+        processing_class=tokenizer,
+        rollout_func=lambda prompts, trainer: rollout(trainer, chat),
+    )
+    trainer.generation_config.eos_token_id = None
+    trainer.eos_token_ids = [-1]
+    return trainer
+
+
+def compare(steps: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Costs of each step of ours and of TRL's by part: step, rollouts, update."""
+    from transformers import TrainerCallback
+
+    ours = Ours()
+    mine: list[dict[str, float]] = []
+    theirs: list[dict[str, float]] = []
+    spent: dict[str, float] = {}
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, *_: Any, model: Any, **__: Any) -> None:
+            # The trainer has just given the model its tokenizer's end again.
+            model.config.eos_token_id = model.generation_config.eos_token_id = None
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            mine.append({"step": ours.step(), **ours.spent})
+            self.start = time.process_time()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            whole = time.process_time() - self.start
+            theirs.append({"step": whole, "rollouts": spent["rollouts"], "update": whole - spent["rollouts"]})
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trainer_of(steps + 1, folder)
+        trainer._generate_and_score_completions = timed(trainer._generate_and_score_completions, spent, "rollouts")
+        trainer.add_callback(Turns())
+        trainer.train()
+    return mine[1:], theirs[1:]
+
+
+def main() -> None:
+    """Measure and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    mine, theirs = compare(arguments.steps)
+    print(f"concierge, stage 2, terse, {GROUPS} x {SIZE} errands, answers of {ANSWER}, {len(mine)} steps of each\n")
+    print("| part | perdure, CPU-s | TRL | ratio | range of ratios |\n|---|---|---|---|---|")
+    for part in ("rollouts", "update", "step"):
+        ours, other = [each[part] for each in mine], [each[part] for each in theirs]
+        ratios = [a / b for a, b in zip(ours, other, strict=True)]
+        a, b = statistics.median(ours), statistics.median(other)
+        print(f"| {part} | {a:.3f} | {b:.3f} | {a / b:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
