@@ -265,6 +265,15 @@ def test_two_sweeps_share_the_work(orders, command):
     assert not any(line.startswith(name) and "started" in line for line in said)
 
 
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts, also where the tests run as a background job of a shell, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_lets_every_run_save_first(orders, command, number):
     config = orders(slow="wait", next="run")
