@@ -10,17 +10,11 @@ the batch at once, tokens appended, the world's masked. Both see the same errand
 """
 
 import argparse
-import statistics
-import tempfile
-import time
 from typing import Any
 
-import numpy as np
 import torch
-from language_step import LEARNING_RATE, reward, timed
+from language_step import LEARNING_RATE, Ours, in_turns, reward, show
 
-from perdure.core.records import RegimeSchedule, Segment
-from perdure.lm import learner
 from perdure.lm.chat import ChatTemplate
 from perdure.lm.groups import GroupTraining
 from perdure.lm.learner import GroupLearner
@@ -60,27 +54,11 @@ class Led(Concierge):
         return seen, reward(str(action)), over, truncated, info
 
 
-class Ours:
-    """Perdure's learner: `step()` plays and trains one update."""
-
-    def __init__(self):
-        training = GroupTraining(
-            objective=RECIPES["dr_grpo"], optimisation=Optimisation(learning_rate=LEARNING_RATE), turns=TURNS
-        )
-        self.learner = GroupLearner(training, policy_of, make_env=lambda lane: Led(), groups=GROUPS, group_size=SIZE)
-        self.state = self.learner.init((0,))
-        self.schedule = RegimeSchedule((Segment("only", "only", 0, 10**6),))
-        self.spent: dict[str, float] = {}
-        learner.play = timed(learner.play, self.spent, "rollouts")
-
-    def step(self) -> float:
-        """CPU seconds of one update."""
-        start = time.process_time()
-        _, _, metrics = self.learner.advance(self.state, self.schedule, 1)
-        cost = time.process_time() - start
-        assert float(np.ravel(metrics["rollout/answer_tokens"])[0]) == ANSWER, "an answer ended early"
-        self.spent["update"] = cost - self.spent["rollouts"]
-        return cost
+def learner_of() -> GroupLearner:
+    """Perdure's learner."""
+    optimisation = Optimisation(learning_rate=LEARNING_RATE)
+    training = GroupTraining(objective=RECIPES["dr_grpo"], optimisation=optimisation, turns=TURNS)
+    return GroupLearner(training, policy_of, make_env=lambda lane: Led(), groups=GROUPS, group_size=SIZE)
 
 
 def policy_of(seed: int) -> LanguagePolicy:
@@ -166,50 +144,15 @@ def trainer_of(steps: int, folder: str) -> Any:
     return trainer
 
 
-def compare(steps: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """Costs of each step of ours and of TRL's by part: step, rollouts, update."""
-    from transformers import TrainerCallback
-
-    ours = Ours()
-    mine: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
-    spent: dict[str, float] = {}
-
-    class Turns(TrainerCallback):
-        def on_train_begin(self, *_: Any, model: Any, **__: Any) -> None:
-            # The trainer has just given the model its tokenizer's end again.
-            model.config.eos_token_id = model.generation_config.eos_token_id = None
-
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            mine.append({"step": ours.step(), **ours.spent})
-            self.start = time.process_time()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            whole = time.process_time() - self.start
-            theirs.append({"step": whole, "rollouts": spent["rollouts"], "update": whole - spent["rollouts"]})
-
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(steps + 1, folder)
-        trainer._generate_and_score_completions = timed(trainer._generate_and_score_completions, spent, "rollouts")
-        trainer.add_callback(Turns())
-        trainer.train()
-    return mine[1:], theirs[1:]
-
-
 def main() -> None:
     """Measure and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    mine, theirs = compare(arguments.steps)
+    mine, theirs = in_turns(Ours(learner_of(), ANSWER), trainer_of, arguments.steps)
     print(f"concierge, stage 2, terse, {GROUPS} x {SIZE} errands, answers of {ANSWER}, {len(mine)} steps of each\n")
-    print("| part | perdure, CPU-s | TRL | ratio | range of ratios |\n|---|---|---|---|---|")
-    for part in ("rollouts", "update", "step"):
-        ours, other = [each[part] for each in mine], [each[part] for each in theirs]
-        ratios = [a / b for a, b in zip(ours, other, strict=True)]
-        a, b = statistics.median(ours), statistics.median(other)
-        print(f"| {part} | {a:.3f} | {b:.3f} | {a / b:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
+    show(mine, theirs)
 
 
 if __name__ == "__main__":

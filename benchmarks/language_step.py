@@ -89,28 +89,16 @@ def reward(text: str) -> float:
 
 
 class Ours:
-    """Perdure's learner: `step()` plays and trains one update."""
+    """Perdure's learner, whose answers have `tokens` tokens: `step()` plays and trains one update."""
 
-    def __init__(self, setting: Setting, precision: str):
-        bf16 = precision == "bf16"
-        objective = RECIPES["dapo"]
-        if bf16:  # The sampler rounds otherwise than the trainer, so that the ratios need the trainer's own.
-            objective = dataclasses.replace(objective, old_logprobs="trainer", importance_cap=2.0)
-        training = GroupTraining(objective=objective, optimisation=Optimisation(learning_rate=LEARNING_RATE), turns=1)
-        self.learner = GroupLearner(
-            training,
-            functools.partial(policy_of, setting, precision),
-            make_env=lambda lane: Asks(setting.observation),
-            groups=setting.groups,
-            group_size=setting.size,
-        )
-        self.state = self.learner.init((0,))
+    def __init__(self, made: GroupLearner, tokens: int):
+        self.learner, self.tokens = made, tokens
+        self.state = made.init((0,))
         self.schedule = RegimeSchedule((Segment("only", "only", 0, 10**6),))
         self.spent: dict[str, float] = {}
         learner.play = timed(learner.play, self.spent, "rollouts")
         backend = self.state[0].backend
         backend.update = timed(backend.update, self.spent, "update")
-        self.tokens = setting.answer
 
     def step(self) -> float:
         """CPU seconds of one update."""
@@ -119,6 +107,21 @@ class Ours:
         cost = time.process_time() - start
         assert float(np.ravel(metrics["rollout/answer_tokens"])[0]) == self.tokens, "an answer ended early"
         return cost
+
+
+def learner_of(setting: Setting, precision: str) -> GroupLearner:
+    """Perdure's learner of a setting."""
+    objective = RECIPES["dapo"]
+    if precision == "bf16":  # The sampler rounds otherwise than the trainer, so that the ratios need the trainer's own.
+        objective = dataclasses.replace(objective, old_logprobs="trainer", importance_cap=2.0)
+    training = GroupTraining(objective=objective, optimisation=Optimisation(learning_rate=LEARNING_RATE), turns=1)
+    return GroupLearner(
+        training,
+        functools.partial(policy_of, setting, precision),
+        make_env=lambda lane: Asks(setting.observation),
+        groups=setting.groups,
+        group_size=setting.size,
+    )
 
 
 def policy_of(setting: Setting, precision: str, seed: int) -> LanguagePolicy:
@@ -201,14 +204,21 @@ def trainer_of(setting: Setting, precision: str, prompts: list[str], steps: int,
 
 def compare(setting: Setting, precision: str, steps: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Costs of each step of ours and of TRL's by part: step, rollouts, update."""
-    from transformers import TrainerCallback
-
-    ours = Ours(setting, precision)
+    ours = Ours(learner_of(setting, precision), setting.answer)
     chat = ours.state[0].backend.policy.chat
     ids = [chat.prompt([{"role": "user", "content": setting.observation(seed)}]) for seed in range(64)]
     prompts = [chat.tokenizer.decode(each) for each in ids]
     assert [chat.tokenizer(each)["input_ids"] for each in prompts] == ids, "TRL would see other tokens"
     print(f"prompts of {sorted({len(each) for each in ids})} tokens, answers of {setting.answer}", flush=True)
+    return in_turns(ours, functools.partial(trainer_of, setting, precision, prompts), steps)
+
+
+def in_turns(
+    ours: Ours, make_trainer: Callable[[int, str], Any], steps: int
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Costs of `steps` steps of ours and of the trainer `make_trainer(steps, folder)`, after one of each to warm up."""
+    from transformers import TrainerCallback
+
     mine: list[dict[str, float]] = []
     theirs: list[dict[str, float]] = []
     spent: dict[str, float] = {}
@@ -219,19 +229,29 @@ def compare(setting: Setting, precision: str, steps: int) -> tuple[list[dict[str
             model.config.eos_token_id = model.generation_config.eos_token_id = None
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
+            mine.append({"step": ours.step(), **ours.spent})
             self.start = time.process_time()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             whole = time.process_time() - self.start
             theirs.append({"step": whole, "rollouts": spent["rollouts"], "update": whole - spent["rollouts"]})
-            mine.append({"step": ours.step(), **ours.spent})
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(setting, precision, prompts, steps + 1, folder)
+        trainer = make_trainer(steps + 1, folder)
         trainer._generate_and_score_completions = timed(trainer._generate_and_score_completions, spent, "rollouts")
         trainer.add_callback(Turns())
         trainer.train()
     return mine[1:], theirs[1:]
+
+
+def show(mine: list[dict[str, float]], theirs: list[dict[str, float]]) -> None:
+    """Print a Markdown table of medians and ratios."""
+    print("| part | perdure, CPU-s | TRL | ratio | range of ratios |\n|---|---|---|---|---|")
+    for part in ("rollouts", "update", "step"):
+        ours, other = [each[part] for each in mine], [each[part] for each in theirs]
+        ratios = [a / b for a, b in zip(ours, other, strict=True)]
+        a, b = statistics.median(ours), statistics.median(other)
+        print(f"| {part} | {a:.3f} | {b:.3f} | {a / b:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
 
 
 def main() -> None:
@@ -247,12 +267,7 @@ def main() -> None:
     setting = setting._replace(model=arguments.model or setting.model)
     mine, theirs = compare(setting, arguments.precision, arguments.steps)
     print(f"{setting.name}, {arguments.precision}, {setting.groups} x {setting.size}, {len(mine)} steps of each\n")
-    print("| part | perdure, CPU-s | TRL | ratio | range of ratios |\n|---|---|---|---|---|")
-    for part in ("rollouts", "update", "step"):
-        ours, other = [each[part] for each in mine], [each[part] for each in theirs]
-        ratios = [a / b for a, b in zip(ours, other, strict=True)]
-        a, b = statistics.median(ours), statistics.median(other)
-        print(f"| {part} | {a:.3f} | {b:.3f} | {a / b:.2f} | {min(ratios):.2f} to {max(ratios):.2f} |")
+    show(mine, theirs)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure.cli import options
+from perdure.core import records
 from perdure.core.errors import ConfigError, nearest
 
 
@@ -144,11 +145,11 @@ def evaluate(
         typer.echo(json.dumps(plain, indent=1, allow_nan=False))
         return
     told = list(
-        dict.fromkeys(name for row in plain for name, values in row.get("facts", {}).items() if _numbers(values))
+        dict.fromkeys(name for row in plain for name, values in row.get("facts", {}).items() if records.numbers(values))
     )
     lines = [
         [str(row["step"]), str(row["seed"]), row["regime"], _mean(row["returns"]), _mean(row["lengths"])]
-        + [_mean(_numbers(row.get("facts", {}).get(name, ()))) for name in told]
+        + [_mean(records.numbers(row.get("facts", {}).get(name, ()))) for name in told]
         for row in plain
     ]
     typer.echo(options.table(["step", "seed", "regime", "mean score", "mean length", *told], lines))
@@ -206,10 +207,6 @@ def resumable(command: str) -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         options.say(f"interrupted; go on with: {command}")
         raise typer.Exit(getattr(stopped, "exit_code", 130)) from None
-
-
-def _numbers(values: Sequence[Any]) -> list[float]:
-    return [float(value) for value in values if isinstance(value, bool | int | float)]
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -180,6 +180,11 @@ Fact = bool | float | str | list[str] | None
 """What a world says of an episode: a number, a label, or several labels; None where it does not say."""
 
 
+def numbers(facts: Sequence[Fact]) -> list[float]:
+    """The numbers and truth values among facts."""
+    return [float(fact) for fact in facts if isinstance(fact, bool | int | float)]
+
+
 class Said(NamedTuple):
     """One turn of a conversation with a text world."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
+from perdure.core import capabilities
 from perdure.core.errors import ConfigError, Refused
 from perdure.integrations import _dataset
 from perdure.integrations._dataset import EpisodeDatasetAdapter
@@ -60,19 +61,14 @@ def refuse_improper(args: Any, factories: Any) -> None:
     """Refused where advantages are divided by a group's deviation and a world's reward is the proper one."""
     grouped = args.scale_rewards == "group" or args.multi_objective_aggregation == "normalize_then_sum"
     made = [each() for each in (factories.values() if isinstance(factories, dict) else [factories])]
-    if grouped and "proper" in map(_profile, made):
+    worlds = [getattr(each, "world", each) for each in made]
+    if grouped and any(capabilities.capability(world, "proper_reward") for world in worlds):
         raise Refused(
             "scale_rewards is 'group' (TRL's default) and the reward is the proper profile: dividing by a group's "
             "standard deviation makes over- and understated confidence pay, whatever the reward; set "
             "scale_rewards='none' (or 'batch') with multi_objective_aggregation='sum_then_normalize', or "
             "allow_improper=True"
         )
-
-
-def _profile(environment: Any) -> str | None:
-    """The scoring profile of an environment's world; None for a world that has none."""
-    world = getattr(environment, "world", environment)
-    return (getattr(getattr(world, "spec", None), "kwargs", None) or {}).get("profile")
 
 
 def micro_batches_served(args: Any) -> int:

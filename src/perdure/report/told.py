@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from perdure.core.records import EvaluationRow, Fact
+from perdure.core import records
+from perdure.core.records import EvaluationRow
 from perdure.metrics import aggregate
 from perdure.report import figures, svg, tables
 from perdure.report.figures import Figure
@@ -87,7 +88,7 @@ def _grouped(rows: Sequence[EvaluationRow], label: str, names: Sequence[str]) ->
                 place = found.setdefault(each, {})
                 for name in names:
                     told = row.facts.get(name, ())[episode : episode + 1]
-                    place.setdefault(name, []).extend(_values(told))
+                    place.setdefault(name, []).extend(records.numbers(told))
     return found
 
 
@@ -109,22 +110,17 @@ def _count(groups: Mapping[str, Sequence[float]]) -> str:
 
 
 def _averaged(row: EvaluationRow, name: str) -> EvaluationRow:
-    values = _values(row.facts.get(name, ()))
+    values = records.numbers(row.facts.get(name, ()))
     return row._replace(metrics={name: float(np.mean(values))} if values else {})
 
 
 def _numbers(rows: Sequence[EvaluationRow]) -> list[str]:
     told = [(name, values) for row in rows for name, values in row.facts.items()]
-    return list(dict.fromkeys(name for name, values in told if _values(values)))
+    return list(dict.fromkeys(name for name, values in told if records.numbers(values)))
 
 
 def _is_share(rows: Sequence[EvaluationRow], name: str) -> bool:
-    return all(0 <= value <= 1 for row in rows for value in _values(row.facts.get(name, ())))
-
-
-def _values(told: Sequence[Fact]) -> list[float]:
-    """The numbers and truth values among what was told."""
-    return [float(value) for value in told if isinstance(value, bool | int | float)]
+    return all(0 <= value <= 1 for row in rows for value in records.numbers(row.facts.get(name, ())))
 
 
 def _labels(values: Sequence[Any]) -> bool:
