@@ -20,6 +20,16 @@ def test_sizes_are_those_of_the_arithmetic():
     qwen = tiny_model(300, width=16, layers=1, heads=2, kv_heads=1, architecture="qwen2")
     assert count(qwen) == 2 * 300 * 16 + 16 * (16 + 2 * 8 + 16) + (16 + 2 * 8) + 3 * 16 * 48 + 3 * 16
 
+    norms = tiny_model(300, width=16, layers=1, heads=2, kv_heads=1, architecture="qwen3")
+    assert count(norms) == 300 * 16 + 16 * (16 + 2 * 8 + 16) + 3 * 16 * 48 + 3 * 16 + 2 * 8
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_weights_have_the_deviation_asked_for(architecture):
+    model = tiny_model(300, width=64, layers=1, architecture=architecture, initializer_range=0.1)
+    for each in (model.get_input_embeddings().weight, model.model.layers[0].mlp.up_proj.weight):
+        assert float(each.detach().std()) == pytest.approx(0.1, rel=0.05)
+
 
 def test_weights_depend_on_the_seed_and_nothing_global():
     before = torch.random.get_rng_state()
@@ -27,6 +37,25 @@ def test_weights_depend_on_the_seed_and_nothing_global():
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+def test_mimetic_heads_attend_to_what_is_alike_and_copy_it():
+    plain, made = (
+        tiny_model(40, width=64, layers=2, heads=4, kv_heads=2, initializer_range=0.125, mimetic=mimetic)
+        for mimetic in (False, True)
+    )
+    for layer in made.model.layers:
+        attention = layer.self_attn
+        for head in range(4):
+            at, drawn = slice(16 * head, 16 * head + 16), slice(16 * (head // 2), 16 * (head // 2) + 16)
+            assert torch.equal(attention.q_proj.weight[at], attention.k_proj.weight[drawn])
+            assert torch.equal(attention.o_proj.weight[:, at], attention.v_proj.weight[drawn].T)
+    # A token that stood before is recognised and said again, as one that nothing resembles is not.
+    ids = torch.arange(40)[None]
+    again = torch.cat([ids, torch.tensor([[7]])], 1)
+    with torch.no_grad():
+        said = [model(input_ids=again).logits[0, -1].softmax(0)[7] for model in (plain, made)]
+    assert said[1] > said[0]
 
 
 def test_it_knows_the_tokens_and_the_context():
@@ -43,6 +72,7 @@ def test_it_knows_the_tokens_and_the_context():
         ({"width": 10, "heads": 4}, "width 10"),
         ({"heads": 4, "kv_heads": 3}, "kv_heads 3"),
         ({"architecture": "rnn"}, "'rnn'"),
+        ({"initializer_range": 0.0}, "initializer_range is 0.0"),
     ],
 )
 def test_impossible_sizes_are_refused(options, named):

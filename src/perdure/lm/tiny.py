@@ -6,7 +6,7 @@ import torch
 
 from perdure.core.errors import ConfigError
 
-ARCHITECTURES = ("llama", "qwen2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 
 def tiny_model(
@@ -19,14 +19,19 @@ def tiny_model(
     context: int = 512,
     seed: int = 0,
     architecture: str = "llama",
+    initializer_range: float = 0.02,
+    mimetic: bool = False,
 ) -> Any:
     """A `transformers` causal model in evaluation mode; 0.82 million parameters for bytes at the defaults.
 
     `tokenizer_or_vocab` is the tokenizer to fit, or the size of the vocabulary. "llama" ties its output to its
-    embeddings and has no biases; "qwen2" does neither. The weights depend on `seed` and the sizes alone, and the
+    embeddings and has no biases; "qwen2" does neither; "qwen3" is "llama" with queries and keys of one length.
+    `initializer_range` is the deviation of the random weights: at 1 / sqrt(width) a small model learns sooner what
+    to attend to than at transformers' own 0.02. `mimetic` begins with heads that attend to what resembles the present
+    token and copy it, which is learned late otherwise. The weights depend on `seed` and the options alone, and the
     global generator of torch is left as it was. ConfigError for sizes that do not divide.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    import transformers
 
     if architecture not in ARCHITECTURES:
         raise ConfigError(f"architecture is {architecture!r}; known: {', '.join(ARCHITECTURES)}")
@@ -35,6 +40,8 @@ def tiny_model(
             f"width {width}, heads {heads}, kv_heads {kv_heads} do not fit: heads must divide width into even parts, "
             "and kv_heads must divide heads"
         )
+    if not 0 < initializer_range < 1:
+        raise ConfigError(f"initializer_range is {initializer_range}; it is a deviation between 0 and 1")
     sized = isinstance(tokenizer_or_vocab, int)
     options = {
         "vocab_size": tokenizer_or_vocab if sized else len(tokenizer_or_vocab),
@@ -47,10 +54,31 @@ def tiny_model(
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "max_position_embeddings": context,
-        "tie_word_embeddings": architecture == "llama",
+        "tie_word_embeddings": architecture != "qwen2",
+        "initializer_range": initializer_range,
     }
+    if architecture == "qwen3":
+        options["head_dim"] = width // heads
+    name = architecture.capitalize()
+    config, model = (getattr(transformers, f"{name}{kind}") for kind in ("Config", "ForCausalLM"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if architecture == "llama":
-            return LlamaForCausalLM(LlamaConfig(**options)).eval()
-        return Qwen2ForCausalLM(Qwen2Config(**options)).eval()
+        made = model(config(**options)).eval()
+    if mimetic:
+        _mimic(made, heads, kv_heads)
+    return made
+
+
+@torch.no_grad()
+def _mimic(model: Any, heads: int, kv_heads: int) -> None:
+    """Queries begin as keys and outputs as transposed values, so that both products resemble the identity.
+
+    Trockman & Kolter 2023, Mimetic initialization of self-attention layers (arXiv 2305.09828), in its barest form.
+    """
+    for layer in model.model.layers:
+        attention, shared = layer.self_attn, heads // kv_heads
+        for made, drawn in (
+            (attention.q_proj.weight, attention.k_proj.weight),
+            (attention.o_proj.weight.T, attention.v_proj.weight),
+        ):
+            made.copy_(drawn.unflatten(0, (kv_heads, -1)).repeat_interleave(shared, 0).flatten(0, 1))

@@ -31,8 +31,8 @@ def byte_tokenizer() -> Any:
 def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
     """Train a byte-level byte-pair vocabulary (Sennrich et al. 2016, arXiv 1508.07909) of `size` tokens; write it.
 
-
-    Markers and padding are those of `byte_tokenizer`; digits are never merged. ConfigError where `size` leaves no
+    Markers and padding are those of `byte_tokenizer`. A number is cut from the left into pieces of two digits, each
+    a token where the texts have it: 07:45 has two, 2450 has two. ConfigError where `size` leaves no
     room for a merge (259 or fewer).
     """
     import tokenizers
@@ -45,7 +45,10 @@ def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
         )
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(tokenizers.Regex(r"\d{1,2}"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -175,6 +175,7 @@ def _held(found: Mapping[str, float]) -> dict[str, float]:
 
 def _optimisation(settings: FitConfig) -> Optimisation:
     return Optimisation(
+        optimizer=settings.optimizer,
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,

@@ -78,12 +78,14 @@ class RolloutsConfig(Section):
 
 
 class FitConfig(Section):
-    """How a stage is trained: AdamW on batches in a shuffled order, judged on what is held out."""
+    """How a stage is trained: on batches in a shuffled order, judged on what is held out."""
 
     steps: Count = 250
     """Optimiser steps, at most."""
     batch: Count = 32
     """Rows of one step."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """See lm.step.Optimisation."""
     learning_rate: Annotated[Number, Field(gt=0)] = 1e-5
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """constant; linear or cosine: down to 0 at the last step."""

@@ -15,6 +15,12 @@ def number(*parts: object) -> int:
     return int.from_bytes(digest, "little")
 
 
+def identifier(prefix: str, short: bool, *parts: object) -> str:
+    """`prefix` and what tells the id from others of its kind: `-` and four hex digits, or two digits alone."""
+    drawn = number(*parts)
+    return f"{prefix}{drawn % 100:02d}" if short else f"{prefix}-{drawn & 0xFFFF:04x}"
+
+
 class Draws:
     """A stream of draws that begins at `number(*parts)` (SplitMix64: Steele, Lea and Flood 2014)."""
 

@@ -34,10 +34,12 @@ def listing_key(domain: str, keys: Mapping[str, Any]) -> str:
     return "\x1f".join([domain, *(f"{name}={keys[name]}" for name in sorted(keys))])
 
 
-def offer_id(prefix: str, seed: int, offer: Mapping[str, Any], keys: Mapping[str, Any], epoch: int) -> str:
+def offer_id(
+    prefix: str, seed: int, offer: Mapping[str, Any], keys: Mapping[str, Any], epoch: int, short: bool = False
+) -> str:
     """The name under which an offer can be booked while the vendor's `epoch` lasts."""
     place = "/".join(str(keys[name]) for name in sorted(keys))
-    return f"{prefix}-{chance.number(seed, 'id', prefix, place, offer['index'], epoch) & 0xFFFF:04x}"
+    return chance.identifier(prefix, short, seed, "id", prefix, place, offer["index"], epoch)
 
 
 def _column(drawn: Mapping[str, Any], draws: chance.Draws, keys: Mapping[str, Any], rows: list[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The payment vendor's books: tokens given out, money taken and given back."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,17 +11,20 @@ from perdure.worlds.concierge.records import Charge
 
 
 class Payments:
-    """Tokens and charges of one errand; `fresh(prefix, *parts)` makes an id that names nothing yet."""
+    """Tokens and charges of one errand; `fresh(prefix, *parts)` makes an id that names nothing yet.
 
-    def __init__(self, seed: int, now: str, mfa_code: str, fresh: Callable[..., str]):
+    `short`: tokens are told apart by two digits.
+    """
+
+    def __init__(self, seed: int, now: str, mfa_code: str, fresh: Callable[..., str], short: bool):
         self.tokens: dict[str, int] = {}
         """Token -> the version of its scope."""
         self.charges: dict[str, Charge] = {}
-        self._seed, self._now, self._mfa_code, self._fresh = seed, now, mfa_code, fresh
+        self._seed, self._now, self._mfa_code, self._fresh, self._short = seed, now, mfa_code, fresh, short
 
     def branch(self, fresh: Callable[..., str]) -> "Payments":
         """Payments of their own that stand where these do."""
-        other = Payments(self._seed, self._now, self._mfa_code, fresh)
+        other = Payments(self._seed, self._now, self._mfa_code, fresh, self._short)
         other.tokens, other.charges = dict(self.tokens), dict(self.charges)
         return other
 
@@ -51,9 +55,20 @@ class Payments:
     def _issue(self, contract: Contract, values: Mapping[str, Any]) -> dict[str, Any] | Refusal:
         if values["requested_scope"] != f"{schema.SCOPE}{contract.auth}":
             return _insufficient(contract)
-        token = f"token_v{contract.auth}_{chance.number(self._seed, 'token', len(self.tokens)) & 0xFFFF:04x}"
+        token = self._token(contract.auth)
         self.tokens[token] = contract.auth
         return {"payment_token": token, "scope": values["requested_scope"]}
+
+    def _token(self, version: int) -> str:
+        """A token that was not given out yet."""
+        drawn = ((self._seed, "token", number) for number in itertools.count(len(self.tokens)))
+        named = (
+            chance.identifier("TOK", True, *each)
+            if self._short
+            else f"token_v{version}_{chance.number(*each) & 0xFFFF:04x}"
+            for each in drawn
+        )
+        return next(token for token in named if token not in self.tokens)
 
     def _charge(self, contract: Contract, values: Mapping[str, Any]) -> dict[str, Any] | Refusal:
         for charge in self.charges.values():

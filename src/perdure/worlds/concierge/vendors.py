@@ -37,13 +37,14 @@ class Vendors:
     ):
         self.catalogue, self.seed, self.now = catalogue, seed, now
         self.versions, self.planted, self._most = versions, planted, most_offers
+        self._short = most_offers > 0  # Among few offers two digits are enough, and a small vocabulary has them whole.
         self.contracts = {name: catalogue.contract(name, versions.get(name, 1)) for name in catalogue.domains}
         self.patterns: dict[str, tuple[str, ...]] = dict.fromkeys(catalogue.domains, ())
         self.tools: dict[str, Tool] = {}
         for contract in self.contracts.values():
             self.tools.update(contract.tools)
         self.bookings: dict[str, Booking] = {}
-        self.payments = Payments(seed, now, mfa_code, self._fresh)
+        self.payments = Payments(seed, now, mfa_code, self._fresh, self._short)
         self.notices: dict[str, str] = {}
         self._announced = ""
         self._failing = list(failing)
@@ -192,7 +193,7 @@ class Vendors:
 
     def _id(self, contract: Contract, offer: Mapping[str, Any], keys: Mapping[str, Any]) -> str:
         """The id of an offer, `-Rn` where the plain one already names another."""
-        plain = name = offers.offer_id(contract.prefix, self.seed, offer, keys, contract.epoch)
+        plain = name = offers.offer_id(contract.prefix, self.seed, offer, keys, contract.epoch, self._short)
         again = 0
         while name in self._known and self._known[name] != (offer, keys, contract.epoch):
             again += 1
@@ -276,7 +277,7 @@ class Vendors:
 
     def _fresh(self, prefix: str, *parts: object) -> str:
         """An id that names nothing yet."""
-        plain = name = f"{prefix}-{chance.number(self.seed, 'made', *parts) & 0xFFFF:04x}"
+        plain = name = chance.identifier(prefix, self._short, self.seed, "made", *parts)
         again = 0
         while name in self.bookings or name in self.payments.charges or name in self._known:
             again += 1
