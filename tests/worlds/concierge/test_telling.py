@@ -24,7 +24,7 @@ def test_full_answers_are_sorted_json_in_any_script():
 
 def test_terse_answers_are_tables_without_what_was_asked_for():
     told = telling.following(seen(result=RESULT), True, {"to": "DEL", "n": 3})
-    assert told == "ok v2 n: 2\nflight_id price ok\nA 5 yes\nB 7 no\n5 turns left"
+    assert told == "ok v2 n: 2\nprice ok flight_id\n5 yes A\n7 no B\n5 turns left"
 
 
 def test_errors_and_words_of_the_user_are_told():

@@ -7,6 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _MASK = (1 << 64) - 1
+_SYLLABLES = [consonant + vowel for consonant in "bdgklmnprt" for vowel in "aeiou"]
 
 
 def number(*parts: object) -> int:
@@ -16,9 +17,9 @@ def number(*parts: object) -> int:
 
 
 def identifier(prefix: str, short: bool, *parts: object) -> str:
-    """`prefix` and what tells the id from others of its kind: `-` and four hex digits, or two digits alone."""
+    """`prefix` and what tells the id from others of its kind: `-` and four hex digits, or a syllable alone."""
     drawn = number(*parts)
-    return f"{prefix}{drawn % 100:02d}" if short else f"{prefix}-{drawn & 0xFFFF:04x}"
+    return prefix + _SYLLABLES[drawn % len(_SYLLABLES)] if short else f"{prefix}-{drawn & 0xFFFF:04x}"
 
 
 class Draws:

@@ -94,4 +94,4 @@ def _named(identifiers: frozenset[str], arguments: Any, depth: int = 0) -> list[
     return found
 
 
-_IN_WORDS = re.compile(r"\b[A-Z]{3}(?:-[0-9a-f]{4}|\d\d)(?:-R\d+)?\b")
+_IN_WORDS = re.compile(r"\b[A-Z]{3}(?:-[0-9a-f]{4}|[a-z]{2})(?:-R\d+)?\b")

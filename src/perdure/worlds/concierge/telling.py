@@ -100,11 +100,18 @@ def _is_table(value: Any) -> bool:
 
 
 def _table(rows: list[Mapping[str, Any]]) -> str:
-    """Records with the same fields as lines under one heading; a menu stands in brackets."""
-    lines = [" ".join(rows[0])]
+    """Records with the same fields as lines under one heading; a menu stands in brackets.
+
+    The first field, which names a record, comes last: a model that reads from left to right then knows what it names.
+    """
+    lines = [_named_last(list(rows[0]))]
     for row in rows:
-        lines.append(" ".join(_menu(cell) if _is_table(cell) else _brief(cell) for cell in row.values()))
+        lines.append(_named_last([_menu(cell) if _is_table(cell) else _brief(cell) for cell in row.values()]))
     return "\n".join(lines)
+
+
+def _named_last(cells: list[str]) -> str:
+    return " ".join([*cells[1:], cells[0]])
 
 
 def _menu(dishes: list[Mapping[str, Any]]) -> str:
