@@ -44,6 +44,16 @@ def test_from_a_real_pipe():
     assert "\x1b" not in out
 
 
+def test_a_terminal_without_a_script_and_no_input_at_all():
+    command = [sys.executable, "-m", "perdure", "play", "concierge", "--seed", "4", "--language", "ta"]
+    finished = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], env={"PYTHONIOENCODING": "ascii"}, capture_output=True
+    )
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    assert b"User (ta): ???" in finished.stdout
+    assert finished.stdout.endswith(b"You left; the errand has no score.\n")
+
+
 def test_what_is_typed_is_what_the_world_is_told(typed):
     world = Concierge({"stage": 2})
     world.reset(seed=3)
@@ -132,7 +142,12 @@ def test_short_forms(line, said, tools):
 
 
 @pytest.mark.parametrize(
-    "line", ["say", "submit", "submit -1", "submit nan", "abort now", "report x", "airline.search BLR"]
+    "line",
+    [
+        *("say", "submit", "submit -1", "submit nan", "submit 2", "submit 1.5", "abort now", "report x"),
+        *("report airline bogus", "report bogus tnc", "probe bogus"),
+        *("airline.search BLR", "airline.search from=BLR from=DEL"),
+    ],
 )
 def test_short_forms_that_are_none(line, tools):
     with pytest.raises(ConfigError):

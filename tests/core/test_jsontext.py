@@ -107,3 +107,16 @@ def test_what_is_no_object_is_not_accepted():
     assert jsontext.accepted("[1]") is None
     assert jsontext.accepted("3") is None
     assert jsontext.accepted('{"a": 1} ') == {"a": 1}
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'{"\uDFFF": 1}', r'["\ude00\ud83d"]', '"\ud800"'])
+def test_half_a_surrogate_pair_is_not_exchanged(text):
+    assert jsontext.loads(text)
+    with pytest.raises(ValueError, match="surrogate"):
+        jsontext.exchanged(text)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
+def test_whatever_utf8_carries_is_exchanged_in_either_form(value):
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        assert jsontext.exchanged(text) == value

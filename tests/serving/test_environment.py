@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 pytest.importorskip("openenv")
+from perdure.core.errors import PerdureError
 from perdure.serving import rubric
 from perdure.serving.environment import ConciergeEnvironment
 from perdure.serving.messages import ConciergeAction, ConciergeObservation, ConciergeOpening
@@ -81,8 +82,9 @@ def test_steps_need_an_episode():
     with pytest.raises(NoEpisode, match="reset first"):
         served.step(abort)
     served.close()
-    with pytest.raises(NoEpisode, match="closed"):
-        served.reset(seed=0)
+    for call in (lambda: served.reset(seed=0), lambda: served.step(abort)):
+        with pytest.raises(NoEpisode, match="closed"):
+            call()
 
 
 def test_a_reset_that_is_refused_leaves_no_episode_half_begun():
@@ -90,6 +92,8 @@ def test_a_reset_that_is_refused_leaves_no_episode_half_begun():
     served.reset(seed=0)
     with pytest.raises(ValidationError):
         served.reset(seed=0, sede=1)
+    with pytest.raises(PerdureError, match="0 to 599"):
+        served.reset(split="probe", index=600)
     assert not served.step(ConciergeAction(action_type="speak", message="Hello.")).done
 
 

@@ -308,3 +308,37 @@ def test_hidden_state_is_the_administrators(rest):
 def test_the_page_lists_every_code_with_its_status():
     for name, status in refusals.STATUSES.items():
         assert f"| {status} | `{name}` |" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "name"),
+    [
+        ("GET", "/reset", 405, "method_not_allowed"),
+        ("PUT", "/step", 405, "method_not_allowed"),
+        ("GET", "/nope", 404, "not_found"),
+        ("POST", "/nope/task", 404, "not_found"),
+        ("POST", "/concierge/task", 400, "bad_json"),
+    ],
+)
+def test_paths_and_methods_that_there_are_not(rest, method, path, status, name):
+    body = {"split": "probe", "index": 600} if method == "POST" else None
+    assert code(rest().ask(method, path, body, content_type="application/json"), status) == name
+
+
+@pytest.mark.parametrize("path", ["/reset", "/step"])
+@pytest.mark.parametrize("session", ["one", None])
+def test_half_a_surrogate_pair_is_no_json(rest, path, session):
+    server = rest()
+    server.ask("POST", "/reset", {"seed": 4}, "one")
+    body = rb'{"episode_id": "\ud800", "action": {"text": "\ud800"}}'
+    headers = {"content-type": "application/json"}
+    assert code(server.ask("POST", path, body, session, **headers), 400) == "bad_json"
+
+
+def test_what_a_message_within_a_text_holds_can_be_shown(rest):
+    server = rest(admin=ADMIN)
+    server.ask("POST", "/reset", {"seed": 4}, "one")
+    said = {"action": {"text": r'{"say": "\ud800"}'}}
+    assert server.ask("POST", "/step", said, "one").status_code == 200
+    assert server.ask("GET", "/state", session="one", token=ADMIN).json()["turn"] == 1
+    assert server.ask("POST", "/close", session="one", token=ADMIN).json()["closed"]

@@ -1,8 +1,10 @@
 """Commands that let a person play: play concierge."""
 
+import io
 import json
 import re
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -20,6 +22,7 @@ submit PROBABILITY       end the errand                 abort                giv
 {"tool": ...}            any action as JSON; one that is none costs the turn
 ? TOOL                   a tool's arguments             ?                    this help and the tools
 quit                     leave"""
+WORDS = ("say", "ask", "probe", "report", "submit", "abort")
 PROMPT = "> "
 _VALUE = re.compile(r"\s+(?=[A-Za-z_]\w*=)")
 
@@ -68,6 +71,8 @@ class _Game:
     def __init__(self, world: Any, seed: int):
         from rich.console import Console
 
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # Of a terminal that lacks a script, the rest is still shown.
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
         self._world = world
         self._seen, _ = world.reset(seed=seed)
@@ -96,6 +101,8 @@ class _Game:
 
     def asked(self) -> str | None:
         """What the person does next, as JSON; None at the end of the input."""
+        if sys.stdin is None:  # Closed by whoever began the command.
+            return None
         while True:
             try:
                 line = self._console.input(PROMPT).strip()
@@ -159,19 +166,26 @@ def meant(line: str, tools: Mapping[str, Any]) -> str:
     if word in tools:
         types = tools[word]["parameters"]["properties"]
         arguments = [_argument(part, types) for part in (_VALUE.split(rest) if rest else [])]
+        if len(dict(arguments)) < len(arguments):
+            raise ConfigError("an argument is given twice; give each once")
         return json.dumps({"tool": word, "args": dict(arguments)}, ensure_ascii=False)
-    if word in ("say", "ask", "probe") and rest:
+    vendors = {name.partition(".")[0] for name in tools}
+    if (word in ("say", "ask") and rest) or (word == "probe" and rest in vendors):
         return json.dumps({word: rest}, ensure_ascii=False)
     if word == "report" and len(rest.split()) == 2:
         vendor, kind = rest.split()
-        return json.dumps({"report": vendor, "kind": kind})
-    if word == "submit" and re.fullmatch(r"\d*\.?\d+", rest):
+        if vendor in vendors and kind in KINDS:
+            return json.dumps({"report": vendor, "kind": kind})
+    if word == "submit" and re.fullmatch(r"\d*\.?\d+", rest) and float(rest) <= 1:
         return json.dumps({"submit": float(rest)})
     if word == "abort" and not rest:
         return json.dumps({"abort": True})
-    if word in ("say", "ask", "probe", "report", "submit", "abort"):
-        raise ConfigError(f"{word} takes something else; ? for help ({', '.join(KINDS)} are kinds of a report)")
-    raise ConfigError(f"{word!r} is no action ({nearest(word, [*tools, 'say', 'ask', 'submit'])}); ? for help")
+    if word in WORDS:
+        raise ConfigError(
+            f"{word} takes something else; ? for help (vendors are {', '.join(sorted(vendors))}, kinds of a report "
+            f"{', '.join(KINDS)})"
+        )
+    raise ConfigError(f"{word!r} is no action ({nearest(word, [*tools, *WORDS])}); ? for help")
 
 
 def _argument(text: str, types: Mapping[str, Any]) -> tuple[str, Any]:

@@ -93,6 +93,8 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host} is no address of this machine ({told(error)}); give another") from None
     except OSError as error:
         raise ConfigError(f"port {port} of {host} cannot be listened on ({told(error)}); give another --port") from None
 

@@ -14,6 +14,7 @@ SEARCHED = 65536
 
 _TELLING = re.compile(r'["{}\[\]]')
 _STRING_END = re.compile(r'(?:[^"\\]|\\.)*+"', re.DOTALL)
+_HALVES = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 _CLOSES = {"}": "{", "]": "["}
 
 
@@ -50,6 +51,17 @@ def loads(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def exchanged(text: str) -> Any:
+    """Strict JSON that can be sent on: ValueError also for half of a surrogate pair, which UTF-8 cannot carry."""
+    value = loads(text)
+    if _HALVES.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair is no character") from None
+    return value
 
 
 def accepted(text: str) -> dict[str, Any] | None:

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.exception_handlers import http_exception_handler
 from openenv.core.env_server import ConcurrencyConfig, HTTPEnvServer
 from openenv.core.env_server.types import State
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +24,7 @@ from perdure.serving.environment import ConciergeEnvironment
 from perdure.serving.facade import Facade
 from perdure.serving.guard import Guard, Log, Tokens
 from perdure.serving.messages import ConciergeAction, ConciergeObservation, ConciergeOpening
-from perdure.serving.refusals import refused
+from perdure.serving.refusals import OF_ROUTES, refused
 from perdure.serving.sessions import Sessions
 
 GRACE_SECONDS = 5
@@ -102,7 +104,7 @@ def _routes(factory: functools.partial[ConciergeEnvironment], served: Served, st
         reset_observation_cls=ConciergeOpening,
     )
     server.register_routes(app)
-    for kind in (PerdureError, ValidationError, Exception):
+    for kind in (HTTPException, PerdureError, ValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     return app
 
@@ -120,7 +122,9 @@ def _divided(own: Facade, routes: ASGIApp) -> ASGIApp:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """An error from within OpenEnv's routes, told as the guard tells those of the facade."""
+    """An error from within OpenEnv's routes, told as the guard tells those of the facade; their own 422 stays."""
+    if isinstance(error, HTTPException) and error.status_code not in OF_ROUTES:
+        return await http_exception_handler(request, error)
     refusal = refused(error)
     body = refusal.envelope(request.state.request_id)
     return Response(body, refusal.status, refusal.headers(), media_type="application/json")

@@ -15,6 +15,7 @@ from perdure.worlds.concierge.records import MAX_TURNS
 from perdure.worlds.concierge.world import Concierge
 
 NAME = "concierge"
+CLOSED = "this session was closed, or idle for too long; open another one"
 
 
 class ConciergeEnvironment(Environment[ConciergeAction, ConciergeObservation, State]):
@@ -39,18 +40,18 @@ class ConciergeEnvironment(Environment[ConciergeAction, ConciergeObservation, St
     def begin(self, asked: ResetOptions) -> ConciergeOpening:
         """Begin the episode that is asked for; the seed of a lane that is drawn here stands in the metadata."""
         if self._closed:
-            raise NoEpisode("this session was closed; open another one")
-        self._open = False
+            raise NoEpisode(CLOSED)
         if asked.split is not None and asked.index is not None:
             served = tasks.task(asked.split, asked.index)
-            self._world.set_regime({**asked.regime(), "stage": served.stage})
-            text, _ = self._world.reset(options={"task": {"seed": served.seed}})
+            regime = {**asked.regime(), "stage": served.stage}
+            wanted: dict[str, Any] = {"options": {"task": {"seed": served.seed}}}
             posed: dict[str, Any] = {"task": served.id}
         else:
             seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
-            self._world.set_regime(asked.regime())
-            text, _ = self._world.reset(seed=seed)
-            posed = {"seed": seed}
+            regime, wanted, posed = asked.regime(), {"seed": seed}, {"seed": seed}
+        self._world.set_regime(regime)
+        self._open = False  # Whatever could be refused was; the episode before is over.
+        text, _ = self._world.reset(**wanted)
         self._reset_rubric()
         self._state = State(episode_id=asked.episode_id or uuid.uuid4().hex)
         self._most_turns = MAX_TURNS[self._world.task.stage]
@@ -66,7 +67,7 @@ class ConciergeEnvironment(Environment[ConciergeAction, ConciergeObservation, St
     def step(self, action: ConciergeAction, timeout_s: float | None = None, **options: Any) -> ConciergeObservation:
         """One turn; it takes no time to speak of, and `timeout_s` changes nothing."""
         if not self._open:
-            raise NoEpisode("no episode is under way; reset first")
+            raise NoEpisode(CLOSED if self._closed else "no episode is under way; reset first")
         text, _, over, _, info = self._world.step(action.said())
         self._open = not over
         turn = self._state.step_count + 1

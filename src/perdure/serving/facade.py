@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.core import jsontext
@@ -34,6 +35,16 @@ class Config(BaseModel):
     curriculum_stage: Literal[1, 2, 3] | None = None
     language_weights: dict[Language, Share] | None = None
     audio_boundary_enabled: bool = False
+
+
+class JSONResponse(Response):
+    """JSON in ASCII, which carries whatever a message within an action held."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Facade:
@@ -146,7 +157,7 @@ def _refuse_while_resetting(session: Session) -> None:
 
 def _stepped(session: Session, action: ConciergeAction, key: str | None) -> dict[str, Any]:
     """What a step gives; a step that is sent again with its key is answered again and not taken."""
-    asked = action.model_dump_json().encode()
+    asked = json.dumps(action.model_dump()).encode()
     given = None if key is None else session.reply(key, asked)
     if given is None:
         try:

@@ -47,7 +47,7 @@ def _problem(text: str | None) -> str:
     if text is None:
         return "Invalid JSON: a message is text, not bytes"
     try:
-        value = jsontext.loads(text)
+        value = jsontext.exchanged(text)
     except ValueError as error:
         return f"Invalid JSON: {str(error)[:200]}"
     return "" if isinstance(value, dict) else "Invalid JSON: a message is an object"

@@ -94,7 +94,7 @@ class Guard:
         if scope["path"] not in OPEN and not self._tokens.may_enter(scope):
             raise _unauthorized()
         body = await _body(scope, receive, self._most)
-        if body and scope["path"] != JSON_RPC:
+        if body:
             _check(body)
         await self._app(scope, _replayed(body, receive), answer)
 
@@ -136,7 +136,8 @@ class _Answer:
         status, body = refusal.status, refusal.envelope(self.request_id)
         if scope["path"] == JSON_RPC and scope["type"] == "http":
             # JSON-RPC tells its errors within an answer that is HTTP's 200, as OpenEnv does.
-            error = {"code": -32000, "message": refusal.message, "data": {"code": refusal.code}}
+            code = -32700 if refusal.code == "bad_json" else -32000
+            error = {"code": code, "message": refusal.message, "data": {"code": refusal.code}}
             status, body = 200, json.dumps({"jsonrpc": "2.0", "error": error, "id": None}).encode()
         prefix = "websocket." if scope["type"] == "websocket" else ""
         headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers()}
@@ -170,7 +171,7 @@ async def _body(scope: Scope, receive: Receive, most: int) -> bytes:
 def _check(body: bytes) -> None:
     """Refuse what is no strict JSON."""
     try:
-        jsontext.loads(body.decode())
+        jsontext.exchanged(body.decode())
     except ValueError as error:
         raise Refusal("bad_json", f"the body is no JSON: {str(error)[:200]}") from None
 

@@ -3,6 +3,7 @@
 import json
 
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
 from perdure.core.errors import PerdureError
 
@@ -11,8 +12,10 @@ STATUSES = {
     "bad_json": 400,
     "invalid_action": 400,
     "unauthorized": 401,
+    "not_found": 404,
     "session_not_found": 404,
     "session_expired": 404,
+    "method_not_allowed": 405,
     "reset_in_progress": 409,
     "payload_too_large": 413,
     "max_sessions": 429,
@@ -21,6 +24,8 @@ STATUSES = {
     "model_not_ready": 503,
 }
 """Code of an error -> HTTP status."""
+OF_ROUTES = {400: "bad_json", 404: "not_found", 405: "method_not_allowed"}
+"""What OpenEnv's routes answer with a status alone -> its code."""
 RETRY_AFTER = 30
 """Seconds after which a client that met max_sessions may ask again."""
 
@@ -60,6 +65,8 @@ def refused(error: Exception) -> Refusal:
         return Refusal("missing_session_id", f"{error} ({remedy})")
     if isinstance(error, ValidationError):
         return Refusal("bad_json", told(error, "body"))
+    if isinstance(error, HTTPException):
+        return Refusal(OF_ROUTES[error.status_code], str(error.detail))
     if isinstance(error, PerdureError):
         return Refusal("bad_json", str(error))
     code = "io_error" if isinstance(error, OSError) else "internal_error"
