@@ -94,6 +94,8 @@ def test_a_reset_that_is_refused_leaves_no_episode_half_begun():
         served.reset(seed=0, sede=1)
     with pytest.raises(PerdureError, match="0 to 599"):
         served.reset(split="probe", index=600)
+    with pytest.raises(PerdureError, match="terse users speak en and hinglish"):
+        ConciergeEnvironment(terse=True).reset(language_weights={"ta": 1.0})
     assert not served.step(ConciergeAction(action_type="speak", message="Hello.")).done
 
 

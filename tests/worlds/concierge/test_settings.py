@@ -21,6 +21,8 @@ def test_stages_have_their_mix_of_languages(data):
     assert dict(settings.settings(data, {"stage": 1}).languages) == {"en": 0.5, "hinglish": 0.3, "hi": 0.2}
     assert set(dict(settings.settings(data, {"stage": 3}).languages)) == {"en", "hinglish", "hi", "ta", "kn"}
     assert set(dict(settings.settings(data, {"stage": 3}, terse=True).languages)) == {"en", "hinglish"}
+    with pytest.raises(ConfigError, match="language_ta is set, but terse users speak en and hinglish"):
+        settings.settings(data, {"language_ta": 1.0, "language_en": 1.0}, terse=True)
 
 
 def test_a_pattern_needs_its_vendor_and_a_version_early_enough(data):

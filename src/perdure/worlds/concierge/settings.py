@@ -59,9 +59,12 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
     """
     stage = _whole(params, "stage", 1, 1, max(MAX_TURNS))
     held_out = _whole(params, "held_out", 0, 0, 3)
-    languages = _weights(params, "language", TERSE_LANGUAGES if terse else LANGUAGES)
+    allowed = TERSE_LANGUAGES if terse else LANGUAGES
+    for name in LANGUAGES:
+        if name not in allowed and params.get(f"language_{name}", 0) > 0:
+            raise ConfigError(f"language_{name} is set, but terse users speak {' and '.join(allowed)}; leave it out")
+    languages = _weights(params, "language", allowed)
     if not languages:
-        allowed = TERSE_LANGUAGES if terse else LANGUAGES
         languages = {name: weight for name, weight in MIXES[stage].items() if weight and name in allowed}
     domains = _weights(params, "domain", catalogue.consumers) or dict.fromkeys(catalogue.consumers, 1.0)
     templates, places = (_whole(params, f"held_out_{name}", TRAINED, TRAINED, BOTH) for name in ("templates", "places"))
