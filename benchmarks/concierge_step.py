@@ -13,7 +13,7 @@ import argparse
 from typing import Any
 
 import torch
-from language_step import LEARNING_RATE, Ours, in_turns, reward, show
+from language_step import ALIKE, LEARNING_RATE, Ours, in_turns, reward, show
 
 from perdure.lm.chat import ChatTemplate
 from perdure.lm.groups import GroupTraining
@@ -113,19 +113,10 @@ def trainer_of(steps: int, folder: str) -> Any:
         num_generations=SIZE,
         max_completion_length=ANSWER,
         max_steps=steps,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        beta=0.0,
         loss_type="dr_grpo",
         scale_rewards="none",
         shuffle_dataset=False,
-        bf16=False,
-        use_cpu=True,
-        gradient_checkpointing=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **ALIKE,
     )
 
     def judge(completions: list[Any], score: list[float], **_: Any) -> list[float]:

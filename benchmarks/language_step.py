@@ -32,6 +32,19 @@ from perdure.lm.sampling import Sampling
 from perdure.lm.step import Optimisation
 
 LEARNING_RATE = 1e-5
+ALIKE: dict[str, Any] = {
+    "learning_rate": LEARNING_RATE,
+    "lr_scheduler_type": "constant",
+    "beta": 0.0,
+    "bf16": False,
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+"""Arguments of every GRPOConfig: TRL's trainer does what perdure's learner does, and nothing beside it."""
 
 
 class Setting(NamedTuple):
@@ -173,17 +186,8 @@ def trainer_of(setting: Setting, precision: str, prompts: list[str], steps: int,
         num_generations=setting.size,
         max_completion_length=setting.answer,
         max_steps=steps,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        beta=0.0,
         num_iterations=1,
-        bf16=False,
-        use_cpu=True,
-        gradient_checkpointing=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
+        **ALIKE,
     )
 
     def judge(completions: list[str], **_: Any) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.core import jsontext
@@ -37,10 +37,8 @@ class Config(BaseModel):
     audio_boundary_enabled: bool = False
 
 
-class JSONResponse(Response):
+class Answer(JSONResponse):
     """JSON in ASCII, which carries whatever a message within an action held."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """The body."""
@@ -95,7 +93,7 @@ class Facade:
             session.resetting = False
             if session.environment.state.episode_id is None:  # The first reset failed: nothing is worth a place.
                 self._store.close(name)
-        return JSONResponse(
+        return Answer(
             {
                 "observation": opening.model_dump(exclude={"reward", "done"}),
                 "episode_id": session.environment.state.episode_id,
@@ -116,20 +114,20 @@ class Facade:
         if key is not None and not sessions.ID.fullmatch(key):
             raise Refusal("invalid_action", "Idempotency-Key must be 1 to 64 of A-Z, a-z, 0-9, _ and -")
         async with self._held(name, session):
-            return JSONResponse(_stepped(session, action, key))
+            return Answer(_stepped(session, action, key))
 
     async def _state(self, request: Request) -> Response:
         name, session = self._found(request)
         async with self._held(name, session):
             shown = self._shown(request, session)
-            return JSONResponse({"state": shown, "turn": session.environment.state.step_count})
+            return Answer({"state": shown, "turn": session.environment.state.step_count})
 
     async def _close(self, request: Request) -> Response:
         name, session = self._found(request)
         async with self._held(name, session):
             shown = self._shown(request, session)
             self._store.close(name)
-        return JSONResponse({"closed": True, "final_state": shown})
+        return Answer({"closed": True, "final_state": shown})
 
     def _found(self, request: Request) -> tuple[str, Session]:
         name = sessions.named(request.headers.get(HEADER))

@@ -13,7 +13,7 @@ from perdure.worlds.concierge.records import Charge
 class Payments:
     """Tokens and charges of one errand; `fresh(prefix, *parts)` makes an id that names nothing yet.
 
-    `short`: tokens are told apart by two digits.
+    `short`: tokens are told apart by a syllable.
     """
 
     def __init__(self, seed: int, now: str, mfa_code: str, fresh: Callable[..., str], short: bool):

@@ -37,7 +37,7 @@ class Vendors:
     ):
         self.catalogue, self.seed, self.now = catalogue, seed, now
         self.versions, self.planted, self._most = versions, planted, most_offers
-        self._short = most_offers > 0  # Among few offers two digits are enough, and a small vocabulary has them whole.
+        self._short = most_offers > 0  # Among few offers a syllable is enough, and a small vocabulary has it whole.
         self.contracts = {name: catalogue.contract(name, versions.get(name, 1)) for name in catalogue.domains}
         self.patterns: dict[str, tuple[str, ...]] = dict.fromkeys(catalogue.domains, ())
         self.tools: dict[str, Tool] = {}
