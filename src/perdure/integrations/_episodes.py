@@ -136,8 +136,8 @@ class Posed:
 def pose(world: Any, stage: int, language_weights: Mapping[str, float]) -> None:
     """Have a world's next errand follow a row.
 
-    Refused where it has no set_regime, since it would then draw errands of its own; ConfigError where it lacks one of
-    the languages, which it would leave out without a word.
+    Refused where it has no set_regime, since it would then draw errands of its own; ConfigError for what the world
+    refuses, a language that its users do not speak for one.
     """
     set_regime: Callable[..., None] | None = capabilities.capability(world, "set_regime")
     if set_regime is None:
@@ -147,14 +147,10 @@ def pose(world: Any, stage: int, language_weights: Mapping[str, float]) -> None:
         )
     wanted = {code: weight for code, weight in language_weights.items() if weight}
     params = {"stage": stage, **{f"language_{code}": weight for code, weight in wanted.items()}}
-    if isinstance(world, Concierge):
-        spoken = dict(world.check_regime(params).languages)
-        for code in (code for code in wanted if code not in spoken):
-            raise ConfigError(
-                f"language_weights[{code!r}] is {wanted[code]}, but the world does not speak it (a terse one speaks "
-                "English and Hinglish alone); set the weight to 0, or take another world"
-            )
-    set_regime(params)
+    try:
+        set_regime(params)
+    except ConfigError as error:
+        raise ConfigError(f"the world refuses a row of stage {stage} and language_weights {wanted}: {error}") from error
 
 
 def task(seed: int) -> dict[str, Any]:
