@@ -48,6 +48,15 @@ def test_a_learned_vocabulary_merges_what_is_frequent_and_digits_in_twos(learned
     assert learned.pad_token_id != learned.eos_token_id
 
 
+def test_a_learned_vocabulary_has_frequent_names_whole(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    text = "payment.get_token(pickup_time_ist) TOKmo at dawn."
+    tokens.train_tokenizer([text] * 9, 330, file)
+    tokenizer = tokens.load_tokenizer(file)
+    pieces = [tokenizer.decode([each]) for each in encoded(tokenizer, text)]
+    assert pieces == ["payment.get_token", "(", "pickup_time_ist", ")", " TOK", "mo", " at", " dawn", "."]
+
+
 def test_a_learned_vocabulary_is_the_same_bytes_again(tmp_path):
     texts = ["the fare is shown", "the fee is added", "thefts"] * 5
     files = [tmp_path / "one.json", tmp_path / "two.json"]

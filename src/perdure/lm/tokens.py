@@ -9,6 +9,10 @@ from perdure.core.errors import ConfigError, DataError
 PAD = "<|pad|>"
 START = "<|im_start|>"
 END = "<|im_end|>"
+PIECES = r"\d{1,2}| ?\p{Lu}{2,}(?=\p{Ll})| ?[\p{L}\p{M}_]+(?:\.[\p{L}\p{M}_]+)*| ?[^\s\p{L}\p{M}\p{N}_]+|\s+"
+"""What a learned vocabulary may have as a token: two digits of a number, from the left (07:45 has two, 2450 has two);
+the capitals that an id begins with (TOKmo is TOK and mo: a model that has said TOK finds what followed it before);
+a word, or a name in full (`payment.get_token`, `pickup_time_ist`), with the blank before it; signs; blanks."""
 
 
 def byte_tokenizer() -> Any:
@@ -31,9 +35,8 @@ def byte_tokenizer() -> Any:
 def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
     """Train a byte-level byte-pair vocabulary (Sennrich et al. 2016, arXiv 1508.07909) of `size` tokens; write it.
 
-    Markers and padding are those of `byte_tokenizer`. A number is cut from the left into pieces of two digits, each
-    a token where the texts have it: 07:45 has two, 2450 has two. ConfigError where `size` leaves no
-    room for a merge (259 or fewer).
+    Markers and padding are those of `byte_tokenizer`. No merge crosses what PIECES cuts. ConfigError where `size`
+    leaves no room for a merge (259 or fewer).
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -46,8 +49,8 @@ def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(tokenizers.Regex(r"\d{1,2}"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     backend.decoder = decoders.ByteLevel()

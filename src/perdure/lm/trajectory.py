@@ -6,7 +6,7 @@ the tokens of the sampler, in the context in which they were sampled.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from perdure.core.errors import RunFailed
@@ -92,6 +92,12 @@ class Trajectory:
         turn = Turn(start, len(self.ids), sampled.stop, step=step)
         self.turns.append(turn)
         return turn
+
+    def opening(self) -> "Trajectory":
+        """What of it ends with the first answer."""
+        end = self.turns[0].end
+        first = {"ids": self.ids[:end], "mask": self.mask[:end], "logprobs": self.logprobs[:end]}
+        return replace(self, **first, turns=self.turns[:1], terminated=False, truncated=True)
 
     @property
     def total(self) -> float:

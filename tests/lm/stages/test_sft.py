@@ -8,7 +8,7 @@ from perdure.lm.stages import collecting, dataset, sft
 from perdure.lm.stages.collecting import Regime
 from perdure.lm.stages.dataset import Examples
 from perdure.lm.stages.sections import SftConfig
-from perdure.lm.trajectory import Trajectory
+from perdure.lm.trajectory import Sampled, Stop, Trajectory
 from perdure.worlds.text.arithmetic import Arithmetic
 
 ONE = [Regime("larger", "larger", {"operator": 2.0, "format": 1.0})]
@@ -68,6 +68,20 @@ def test_only_answers_teach(policy):
     handle.remove()
     assert seen[0].grad[0].any(-1).tolist() == [False, True, True, False, False, True, False, False]
     assert task.judge() == {}
+
+
+def test_the_opening_steps_train_on_first_answers_alone(policy):
+    whole = Trajectory()
+    for ids in ([1, 2, 3], [4, 5]):
+        whole.observe([9, 9, 9])
+        whole.answer(Sampled(ids, [0.0] * len(ids), Stop.END))
+    logprobs = policy.model(input_ids=torch.tensor([whole.ids])).logits.log_softmax(-1)[0].detach()
+    said = [-float(logprobs[at - 1, whole.ids[at]]) for at in range(len(whole)) if whole.mask[at]]
+    task = sft.Supervised(policy, Examples([whole], [whole], {}), config(opening_steps=2))
+    told = [float(part().detach()) for step in range(3) for part in task.losses([0], step)]
+    first, every = np.mean(said[:3]), np.mean(said)
+    assert told == pytest.approx([first, first, every], abs=1e-5)
+    assert task.judge()["loss"] == pytest.approx(every, abs=1e-5), "judged on whole examples all the while"
 
 
 def test_the_model_learns_to_answer(policy, tmp_path):

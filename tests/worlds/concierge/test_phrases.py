@@ -32,6 +32,19 @@ def test_dates_are_said_as_people_say_them(data):
     assert speaker(data, "hinglish").date("2026-05-04") == "is Somvaar"
 
 
+def test_a_speaker_may_name_every_day_by_its_date(data):
+    said = phrases.Speaker(data, "airline", "en", "2026-05-01T10:00", Draws(0), near_days=False)
+    assert [said.date(f"2026-05-{day:02d}") for day in (1, 2, 7)] == ["on 1 May", "on 2 May", "on 7 May"]
+
+
+def test_terse_users_name_days_by_their_date(data):
+    near = re.compile(r"today|tomorrow|this [A-Z]", re.IGNORECASE)
+    for terse, some in ((True, False), (False, True)):
+        chosen = settings.settings(data, {"domain_cab": 1, "language_en": 1}, terse)
+        said = [tasks.generated(data, seed, chosen).goal.utterance for seed in range(40)]
+        assert any(map(near.search, said)) is some
+
+
 def test_scripts_have_their_own_digits_for_some_speakers(data):
     for language, zero in (("hi", "०"), ("ta", "௦"), ("kn", "೦")):
         said = {speaker(data, language, seed).digits("10") for seed in range(30)}

@@ -123,6 +123,15 @@ class SftConfig(FitConfig):
     filter: FilterConfig = FilterConfig()
     vocabulary: Count | None = None
     """Tokens of a byte-pair vocabulary trained on the examples first, for `perdure/tiny`; bytes alone if unset."""
+    opening_steps: Natural = 0
+    """Steps at the start that train on the first answer of each example alone: a random model learns to attend
+    sooner where there is less to attend to."""
+
+    @model_validator(mode="after")
+    def _opens_before_its_end(self) -> Any:
+        if self.opening_steps > self.steps:
+            raise ConfigError(f"stages.sft.opening_steps is {self.opening_steps}; it is at most steps ({self.steps})")
+        return self
 
 
 class ValueConfig(FitConfig):

@@ -10,7 +10,7 @@ from perdure.lm import forward, packing, update, value_head
 from perdure.lm.stages import fitting
 from perdure.lm.stages.dataset import Examples, examples
 from perdure.lm.stages.folder import write_json
-from perdure.lm.stages.sections import FitConfig, SftConfig
+from perdure.lm.stages.sections import SftConfig
 from perdure.lm.stages.trajectories import Record
 
 Tensor = torch.Tensor
@@ -43,7 +43,7 @@ class Supervised:
 
     value_head: torch.nn.Module | None = None
 
-    def __init__(self, policy: Any, data: Examples, settings: FitConfig):
+    def __init__(self, policy: Any, data: Examples, settings: SftConfig):
         self.model, self.data, self.settings = policy.model, data, settings
         self.rows = len(data.train)
         self._pad, self._device = policy.chat.pad_id, policy.model.device
@@ -52,7 +52,10 @@ class Supervised:
 
     def losses(self, rows: Sequence[int], step: int) -> Iterator[Callable[[], Tensor]]:
         """Each micro-batch's share of the mean over the batch's trainable tokens."""
-        batch = packing.pack([self.data.train[row] for row in rows], self._pad, device=self._device)
+        examples = [self.data.train[row] for row in rows]
+        if step < self.settings.opening_steps:
+            examples = [example.opening() for example in examples]
+        batch = packing.pack(examples, self._pad, device=self._device)
         total = int(batch.mask_BT.sum())
         for index in packing.plan(batch.lengths_B.tolist(), self.settings.tokens_per_micro_batch):
             yield lambda index=index: -self._sum(packing.take(batch, index)) / total

@@ -246,7 +246,7 @@ def _told(
     """The goal with its utterance; some budgets are left for the agent to ask for."""
     names = [each.name for each in goal.constraints]
     withheld = ("budget",) if settings.stage > 1 and "budget" in names and draws.happens(WITHHELD) else ()
-    speaker = phrases.Speaker(catalogue, goal.domain, goal.language, now, draws)
+    speaker = phrases.Speaker(catalogue, goal.domain, goal.language, now, draws, near_days=settings.near_days)
     told = [each for each in goal.constraints if each.name not in withheld]
     prefer = f"{goal.prefer[1]}:{goal.prefer[0]}"
     return goal._replace(utterance=speaker.utterance(template, slots, told, prefer), withheld=withheld)

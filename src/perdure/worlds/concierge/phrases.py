@@ -16,12 +16,14 @@ MOST_UTTERANCE = 280
 class Speaker:
     """One way of saying things in a language; `draws` decides variants, numerals and money words."""
 
-    def __init__(self, catalogue: Catalogue, domain: str, language: str, now: str, draws: Draws):
+    def __init__(
+        self, catalogue: Catalogue, domain: str, language: str, now: str, draws: Draws, *, near_days: bool = True
+    ):
         self.words, self.spec, self.language = catalogue.words, catalogue.domains[domain], language
         self._today = datetime.date.fromisoformat(now[:10])
         self._money = draws.choice(self.words["money"][language])
         self._native = language in self.words["digits"] and draws.below(3) == 0
-        self._draws = draws
+        self._draws, self._near = draws, near_days
 
     def utterance(
         self, template: Mapping[str, Any], slots: Mapping[str, Any], told: list[Constraint], prefer: str
@@ -63,12 +65,12 @@ class Speaker:
         return code
 
     def date(self, iso: str) -> str:
-        """today, tomorrow, this Friday, or a day of a month."""
+        """A day of a month; today, tomorrow or this Friday where a near one is said so."""
         day = datetime.date.fromisoformat(iso[:10])
         ahead, days = (day - self._today).days, self.words["days"]
-        if ahead < 2:
+        if self._near and ahead < 2:
             return days["today" if ahead == 0 else "tomorrow"][self.language]
-        if ahead < 7:
+        if self._near and ahead < 7:
             return days["this"][self.language].format(day=self.words["weekdays"][self.language][day.weekday()])
         named = f"{self.digits(str(day.day))} {self.words['months'][self.language][day.month - 1]}"
         return days["on"][self.language].format(date=named)

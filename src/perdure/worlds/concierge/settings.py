@@ -45,6 +45,8 @@ class Settings(NamedTuple):
     """The same of cities and places."""
     lead: int = 0
     """Turns from the notice of a drift until it is in force; 0 for no notice before."""
+    near_days: bool = True
+    """Whether users say today, tomorrow and this Friday; else every day is one of a month."""
 
 
 def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = False) -> Settings:
@@ -89,6 +91,7 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
         templates=templates,
         places=places,
         lead=_whole(params, "lead_time", 0, 0, MOST_LEAD),
+        near_days=not terse,
     )
 
 

@@ -32,8 +32,8 @@ class Concierge(LaneWorld):
 
     `observations` is "text" or "structured" (a mapping with the vendor's answer as JSON text), `protocol` "json" or
     "native", `profile` one of PROFILES, `split` one of SPLITS. `terse` is for small models: three offers at most,
-    English and Hinglish, no decoys unless a regime asks for them, short texts, the tools that are needed. `data`
-    names folders with further domains.
+    English and Hinglish, days by their date, no decoys unless a regime asks for them, short texts, the tools that
+    are needed. `data` names folders with further domains.
 
     `info` after a step: `action_valid`, `turn`; at the end also `success`, `verifier_pass`, `reward_components`,
     `breakdown`, `facts` (what evaluations keep); `trace` holds what happened out of the agent's sight (drifts that
