@@ -2,11 +2,14 @@
 
 import copy
 
+import numpy as np
 import pytest
 
 from perdure import build, language
 from perdure.core.errors import ConfigError, Refused, UnknownName
+from perdure.harness import runs
 from perdure.harness.config import ExperimentConfig
+from perdure.metrics.matrix import evaluation_matrix
 from perdure.worlds.text.arithmetic import Arithmetic
 
 SMALL = {"tiny": {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "context": 96}, "max_new_tokens": 4}
@@ -57,6 +60,30 @@ def test_a_small_document_is_valid(changes):
 def test_what_is_wrong_is_found_by_a_check(changes, kind, says):
     with pytest.raises(kind, match=says):
         build.check(document(**changes))
+
+
+def test_an_update_past_a_segments_end_is_evaluated_as_that_end(tmp_path):
+    segments = [
+        {"id": "sum", "steps": 6, "params": {"operator": 1}},
+        {"id": "larger", "steps": 6, "params": {"operator": 2}},
+    ]
+    changes = {
+        "rollout.total_steps": 12,
+        "regime": {"provider": "schedule", "segments": segments},
+        "evaluation": {"episodes": 2},
+        "run": {"output_dir": str(tmp_path), "seeds": [0, 1]},
+    }
+    run = runs.load_run(build.run_experiment(document(**changes)).folder)
+    assert [(row.step, row.trained) for row in run.evaluations if row.regime == "sum" and row.seed == 1] == [
+        (0, None),
+        (6, 8),
+        (12, None),
+    ]
+    for stream in run.streams:
+        rows = [row for row in run.evaluations if row.seed == stream.seed]
+        built = evaluation_matrix(rows, stream.segments)
+        assert built.steps == (0, 8, 12), "two updates of four answers have the first rule"
+        assert np.isfinite(built.values).all()
 
 
 def test_one_environment_serves_one_seed_and_no_groups():

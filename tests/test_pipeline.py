@@ -231,7 +231,11 @@ def test_another_version_and_other_data_have_folders_of_their_own(tmp_path, monk
         ({"stages.sft.learning_rate": -1.0}, "stages.sft.learning_rate is -1.0; it must be greater than 0"),
         ({"stages.sft.steps": 2.5}, "stages.sft.steps is 2.5; it must be a"),
         ({"stages.sft.batch": "8"}, "stages.sft.batch is '8'; it must be a"),
-        ({"stages.sft.warmup_steps": 24}, "warmup_steps is 24; it must be below steps (24)"),
+        (
+            {"stages.sft.warmup_steps": 24},
+            "warmup_steps and hold_steps are 24 and 0; together they must be below steps (24)",
+        ),
+        ({"stages.sft.hold_steps": 30}, "and 30; together they must be below steps (24)"),
         ({"stages.sft.opening_steps": 25}, "opening_steps is 25; it is at most steps (24)"),
         ({"stages.sft.data": {}}, "stages.sft.data has neither of file and expert; give one of them"),
         ({"stages.sft.data.file": "x.jsonl"}, "stages.sft.data has both of file and expert"),

@@ -95,7 +95,7 @@ def test_the_state_brings_the_weight_back():
     for kl in [0.2] * 15:
         tick(callback, kl=kl)
     other, trainer = bound()
-    other.load(callback.state())
+    other.load(callback.state(), "here")
     assert trainer.beta == callback.trainer.beta > 0.04
     assert tick(other, kl=0.3) == tick(callback, kl=0.3)
 

@@ -80,8 +80,11 @@ def test_the_weights_are_a_copy(watched, tokenizer):
     [
         ({"stage": 4}, "stage is 4; it is one of 1, 2, 3"),
         ({"stage_base_seed": -1}, "stage_base_seed is -1"),
-        ({"start_step": -1}, "start_step -1"),
-        ({"steps": 0}, "steps is 0"),
+        ({"start_step": -1}, "start_step is -1"),
+        ({"steps": 0}, "steps is 0; it is a whole number, 1 or more"),
+        ({"stage": True}, "stage is True; it is one of 1, 2, 3"),
+        ({"stage_base_seed": 1.5}, "stage_base_seed is 1.5; it is a whole number, 0 or more"),
+        ({"stage_base_seed": 2**63}, r"seeds are below 2\*\*63"),
         ({"language_weights": {"english": 1.0}}, "language_weights has 'english'"),
         ({"language_weights": {"en": 1.5, "hi": -0.5}}, r"language_weights\['hi'\] is -0.5"),
         ({"language_weights": {"en": 0.5}}, "add up to 0.5; they must add up to 1"),

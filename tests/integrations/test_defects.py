@@ -209,7 +209,7 @@ def test_defect_10_seed_stage_and_languages_of_the_row_make_the_world(build, wat
         tokenizer, env_factory=Noted, stage=2, stage_base_seed=2_000_000, language_weights={"ta": 0.5, "kn": 0.5}
     )
     parts = {
-        "json": {"env_factory": Noted, "max_completion_length": 8},
+        "json": {"env_factory": Noted, "max_completion_length": 16},
         "tools": {"environment_factory": lambda: trl.DriftCallToolEnv(lambda: Noted(protocol="native"))},
     }
     trainer = build(route, max_steps=1, train_dataset=rows, **parts[route])

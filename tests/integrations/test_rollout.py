@@ -126,6 +126,14 @@ def test_a_prompt_without_room_for_an_answer_is_refused(play):
         play(max_turn_tokens=2000, max_episode_tokens=4000)
 
 
+def test_turns_of_which_no_two_fit_into_an_episode_are_refused(watched, tmp_path):
+    args = watched.settings(tmp_path, max_completion_length=512)
+    assert trl.JsonRollout.of(args).sampling.max_new_tokens == 64
+    assert trl.JsonRollout.of(args, max_turn_tokens=256).sampling.max_new_tokens == 256
+    with pytest.raises(ConfigError, match="max_turn_tokens is 257 and max_completion_length 512, which is the whole"):
+        trl.JsonRollout.of(args, max_turn_tokens=257)
+
+
 def test_a_turn_is_no_longer_than_its_episode():
     with pytest.raises(ConfigError, match="max_turn_tokens is 9 and max_episode_tokens 8"):
         trl.JsonRollout(max_turn_tokens=9, max_episode_tokens=8)

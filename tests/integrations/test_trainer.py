@@ -208,6 +208,40 @@ def test_checkpoints_that_cannot_be_resumed_from_are_refused(build, tmp_path):
         build("json", steps_per_generation=4, **options | {"save_steps": 2}).train(resume_from_checkpoint=str(whole))
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("", DataError, "driftcall_state.json is damaged"),
+        ("[]", DataError, "driftcall_state.json is damaged"),
+        ('{"metrics": {}}', DataError, "driftcall_state.json is damaged"),
+        ('{"metrics": {"kl": 1}, "controller": null}', DataError, "driftcall_state.json is damaged"),
+        ('{"metrics": {}, "controller": {"coefficient": 1}}', DataError, "driftcall_state.json is damaged"),
+        ("COEFFICIENT null", DataError, "its weight is None"),
+        ("COEFFICIENT 1e9", ConfigError, r"has a weight of 1e\+09, outside \[0.001, 1\]; set adaptive_kl_beta_min"),
+    ],
+)
+def test_a_damaged_state_is_refused_with_its_name(build, tmp_path, text, kind, said):
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    build("json", **options).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    path = checkpoint / "driftcall_state.json"
+    if text.startswith("COEFFICIENT"):
+        state = json.loads(path.read_text())
+        state["controller"]["coefficient"] = json.loads(text.split()[1])
+        text = json.dumps(state)
+    path.write_text(text)
+    with pytest.raises(kind, match=said):
+        build("json", **options | {"max_steps": 2}).train(resume_from_checkpoint=str(checkpoint))
+
+
+@pytest.mark.parametrize("route", ["tools", "json"])
+def test_a_prompt_that_asks_for_something_else_is_refused_on_both_routes(build, watched, tokenizer, route):
+    rows = watched.adapter(tokenizer, steps=2).to_dataset()
+    rows = rows.map(lambda row: {"prompt": [{"role": "user", "content": "Bake me a cake."}]})
+    with pytest.raises(ConfigError, match=r"episode_seed 100000[01]: the prompt says 'Bake me a cake.', the world asks for"):
+        build(route, max_steps=1, train_dataset=rows).train()
+
+
 def test_every_refusal_is_perdures_and_a_value_error():
     assert issubclass(ConfigError, PerdureError)
     assert issubclass(PerdureError, ValueError)

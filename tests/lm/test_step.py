@@ -114,6 +114,7 @@ def test_the_critic_has_a_rate_of_its_own():
         ({"warmup_steps": 2}, [0.5, 1, 1]),
         ({"schedule": "linear", "total_steps": 4}, [1, 0.75, 0.5, 0.25, 0, 0]),
         ({"schedule": "linear", "warmup_steps": 2, "total_steps": 4}, [0.5, 1, 1, 0.5, 0]),
+        ({"schedule": "linear", "warmup_steps": 1, "hold_steps": 2, "total_steps": 5}, [1, 1, 1, 1, 0.5, 0]),
         ({"schedule": "cosine", "total_steps": 4}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0]),
     ],
 )

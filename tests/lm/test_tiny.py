@@ -39,25 +39,6 @@ def test_weights_depend_on_the_seed_and_nothing_global():
     assert not torch.equal(one, other)
 
 
-def test_mimetic_heads_attend_to_what_is_alike_and_copy_it():
-    plain, made = (
-        tiny_model(40, width=64, layers=2, heads=4, kv_heads=2, initializer_range=0.125, mimetic=mimetic)
-        for mimetic in (False, True)
-    )
-    for layer in made.model.layers:
-        attention = layer.self_attn
-        for head in range(4):
-            at, drawn = slice(16 * head, 16 * head + 16), slice(16 * (head // 2), 16 * (head // 2) + 16)
-            assert torch.equal(attention.q_proj.weight[at], attention.k_proj.weight[drawn])
-            assert torch.equal(attention.o_proj.weight[:, at], attention.v_proj.weight[drawn].T)
-    # A token that stood before is recognised and said again, as one that nothing resembles is not.
-    ids = torch.arange(40)[None]
-    again = torch.cat([ids, torch.tensor([[7]])], 1)
-    with torch.no_grad():
-        said = [model(input_ids=again).logits[0, -1].softmax(0)[7] for model in (plain, made)]
-    assert said[1] > said[0]
-
-
 def test_it_knows_the_tokens_and_the_context():
     tokenizer = byte_tokenizer()
     model = tiny_model(tokenizer, width=8, layers=1, heads=2, context=40)

@@ -28,7 +28,7 @@ def test_ids_are_the_bytes_of_the_text_and_back(text):
 def learned(tmp_path_factory):
     """A vocabulary of four merges beside bytes and markers."""
     file = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
-    tokens.train_tokenizer(["book a cab, book 77 77 77 cabs"] * 3, 263, file)
+    tokens.train_tokenizer(["book a cab, book 30 77 30 cabs"] * 3, 263, file)
     return tokens.load_tokenizer(file)
 
 
@@ -38,12 +38,12 @@ def test_a_learned_vocabulary_loses_nothing(learned, text):
     assert learned.decode(ids, clean_up_tokenization_spaces=False) == text
 
 
-def test_a_learned_vocabulary_merges_what_is_frequent_and_digits_in_twos(learned):
+def test_a_learned_vocabulary_merges_what_is_frequent_and_numbers_of_dates(learned):
     assert len(learned) == 263
     assert len(encoded(learned, "book")) < 4
-    seventy, seven = encoded(learned, "77"), encoded(learned, "7")
-    assert len(seventy) == len(seven) == 1
-    assert encoded(learned, "77777") == [*seventy, *seventy, *seven]
+    thirty, seven = encoded(learned, "30"), encoded(learned, "7")
+    assert len(thirty) == len(seven) == 1
+    assert encoded(learned, "773077") == [*seven, *seven, *thirty, *seven, *seven], "77 is frequent, but no day or hour"
     assert encoded(learned, tokens.END) == [learned.eos_token_id]
     assert learned.pad_token_id != learned.eos_token_id
 

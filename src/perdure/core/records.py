@@ -210,6 +210,8 @@ class Evaluation(NamedTuple):
     """What the world says of each episode at its end (info["facts"]), name -> [S, episodes]."""
     samples: Sequence[Sequence[Sequence[Said]]] = ()
     """The first episodes of each seed, turn by turn, where the world speaks text; [S, a few, turns]."""
+    trained: Sequence[int] = ()
+    """[S] steps that the policy of each seed had learned from, where its last window reached past the mark."""
 
 
 class Stream(NamedTuple):
@@ -241,7 +243,7 @@ class EvaluationRow(NamedTuple):
     task: str
     seed: int
     step: int
-    """The policy evaluated is the one in force after exactly this many steps."""
+    """The mark: the policy evaluated is the one in force after this many steps (but see `trained`)."""
     regime: str
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -250,3 +252,5 @@ class EvaluationRow(NamedTuple):
     """What the world says of each episode, in the order of `returns`."""
     samples: Sequence[Sequence[Said]] = ()
     """The first of the episodes, turn by turn, where the world speaks text."""
+    trained: int | None = None
+    """Steps that the policy had learned from, where windows of whole episodes reached past the mark `step`."""

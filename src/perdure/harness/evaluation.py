@@ -75,6 +75,7 @@ def evaluate(
                     "lengths": np.asarray(found.lengths)[position].tolist(),
                     "metrics": {name: _finite(value[position]) for name, value in metrics.items()},
                     **_told(found, position),
+                    **_reached(found, position, mark, schedule.total_steps),
                 }
             )
     return lines
@@ -85,6 +86,12 @@ def _told(found: records.Evaluation, position: int) -> dict[str, Any]:
     facts = {name: table[position] for name, table in found.facts.items()}
     kept = [[turn._asdict() for turn in turns] for turns in (found.samples[position] if found.samples else ())]
     return ({"facts": facts} if facts else {}) | ({"samples": kept} if kept else {})
+
+
+def _reached(found: records.Evaluation, position: int, mark: int, total: int) -> dict[str, Any]:
+    """How far past the mark a seed's last window reached; no key where it did not."""
+    trained = min(int(found.trained[position]), total) if found.trained else mark
+    return {"trained": trained} if trained > mark else {}
 
 
 def plasticity(features: Mapping[str, np.ndarray]) -> dict[str, list[float | None]]:

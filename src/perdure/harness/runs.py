@@ -229,6 +229,7 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             facts = {str(name): tuple(values) for name, values in line.get("facts", {}).items()}
             samples = tuple(tuple(_said(turn) for turn in turns) for turns in line.get("samples", ()))
             place = int(line["seed"]), int(line["step"]), str(line["regime"])
+            trained = int(line["trained"]) if "trained" in line else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"{path}:{number} is no evaluation ({type(error).__name__}: {error}); repair or remove it"
@@ -237,7 +238,9 @@ def _evaluations(path: Path, meta: Mapping[str, Any], warnings: list[str]) -> li
             raise DataError(f"{path}:{number} has a return that is not finite; repair or remove the line")
         if any(len(values) != len(returns) for values in facts.values()):
             raise DataError(f"{path}:{number} has facts of other than its {len(returns)} episodes; repair or remove it")
-        found.append(EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics, facts, samples))
+        found.append(
+            EvaluationRow(run_id, algorithm_id, task, *place, returns, lengths, metrics, facts, samples, trained)
+        )
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from transformers import TrainerCallback
 
-from perdure.core.errors import ConfigError
+from perdure.core.errors import ConfigError, DataError, told
 from perdure.integrations._episodes import BETA_KL
 from perdure.lm.objectives.kl import AdaptiveKL, Law
 
@@ -104,10 +104,27 @@ class AdaptiveKLCallback(TrainerCallback):
         assert self.controller is not None, "bound"
         return self.controller.state_dict()
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state` gave; the trainer's beta follows."""
+    def load(self, state: Mapping[str, Any], place: str) -> None:
+        """Take up what `state` gave; the trainer's beta follows.
+
+        DataError, naming `place`, for what is no state; ConfigError for a weight outside the bounds.
+        """
         assert self.controller is not None, "bound"
-        self.controller.load_state_dict(state)
+        kept = self.controller.state_dict()
+        try:
+            self.controller.load_state_dict(state)
+            if not isinstance(self.controller.coefficient, int | float):
+                raise TypeError(f"its weight is {self.controller.coefficient!r}")
+        except (DataError, TypeError) as error:
+            self.controller.load_state_dict(kept)
+            raise DataError(f"{place} is damaged ({told(error)}); resume from an earlier checkpoint") from None
+        weight = self.controller.coefficient
+        if not self.beta_min <= weight <= self.beta_max:
+            self.controller.load_state_dict(kept)
+            raise ConfigError(
+                f"{place} has a weight of {weight:g}, outside [{self.beta_min:g}, {self.beta_max:g}]; set "
+                "adaptive_kl_beta_min and adaptive_kl_beta_max as they were"
+            )
         self.trainer.beta = self.controller.coefficient
 
     def refuse_start(self, beta: float) -> None:

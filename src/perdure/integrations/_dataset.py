@@ -12,6 +12,8 @@ from perdure.integrations import _episodes
 from perdure.integrations._episodes import EnvFactory, TaskGenerator
 from perdure.worlds.concierge.records import LANGUAGES, MAX_TURNS
 
+MOST_SEED = 2**63
+"""Above what Arrow stores as a seed."""
 COLUMNS = ("prompt", "episode_seed", "stage", "language_weights")
 """What a row must have to be trained on."""
 FEATURES = Features(
@@ -60,12 +62,13 @@ class EpisodeDatasetAdapter:
         steps: int | None = None,
         start_step: int = 0,
     ):
-        if stage not in MAX_TURNS:
+        if isinstance(stage, bool) or stage not in MAX_TURNS:
             raise ConfigError(f"stage is {stage!r}; it is one of {', '.join(map(str, MAX_TURNS))}")
-        if stage_base_seed < 0 or start_step < 0:
-            raise ConfigError(f"stage_base_seed is {stage_base_seed} and start_step {start_step}; both are 0 or more")
-        if steps is not None and steps < 1:
-            raise ConfigError(f"steps is {steps}; a data set has at least one row")
+        for name, value in (("stage_base_seed", stage_base_seed), ("start_step", start_step)):
+            _refuse_other_than_whole(name, value, 0)
+        if stage_base_seed + start_step >= MOST_SEED:
+            raise ConfigError(f"stage_base_seed is {stage_base_seed} and start_step {start_step}; seeds are below 2**63")
+        _refuse_other_than_whole("steps", 1 if steps is None else steps, 1)
         self.task_gen, self.env_factory, self.tokenizer = task_gen, env_factory, tokenizer
         self.stage, self.stage_base_seed = stage, stage_base_seed
         self.language_weights = _episodes.checked_weights(language_weights)
@@ -109,6 +112,7 @@ class EpisodeDatasetAdapter:
         steps = self.steps if steps is None else steps
         if steps is None:
             raise ConfigError("the data set needs an end: give steps to the adapter or to to_dataset()")
+        _refuse_other_than_whole("steps", steps, 1)
         world = _episodes.Posed(self.env_factory, self.stage, self.language_weights)()
         catalogue = getattr(getattr(world, "catalogue", None), "hash", "")
         rows = [self._plain(step, world, catalogue) for step in range(self.start_step, self.start_step + steps)]
@@ -135,6 +139,11 @@ class EpisodeDatasetAdapter:
         }
 
 
+def _refuse_other_than_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it is a whole number, {least} or more")
+
+
 def meta(row: Mapping[str, Any], goal: Any) -> dict[str, Any]:
     """What a reward function is told of an episode."""
     return {
@@ -143,6 +152,17 @@ def meta(row: Mapping[str, Any], goal: Any) -> dict[str, Any]:
         "stage": row["stage"],
         "language_weights": row["language_weights"],
     }
+
+
+def refuse_other_prompt(row: Mapping[str, Any], utterance: str) -> None:
+    """ConfigError where a row's prompt does not hold the request of its errand."""
+    prompt = row["prompt"]
+    asked = prompt[-1]["content"] if isinstance(prompt, list) and prompt else str(prompt)
+    if utterance not in asked:
+        raise ConfigError(
+            f"episode_seed {row['episode_seed']}: the prompt says {asked[:80]!r}, the world asks for "
+            f"{utterance[:80]!r}; make rows and worlds from one env_factory"
+        )
 
 
 def refuse_other_goal(observation: Any, goal: Any, seed: int) -> None:

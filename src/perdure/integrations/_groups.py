@@ -103,11 +103,13 @@ def _reward(trainer: Any) -> Callable[..., list[float | None]]:
 
 def _group(trainer: Any, model: Any, rows: list[dict[str, Any]]) -> tuple[list[Any], list[Trajectory]]:
     row = rows[0]
-    weights = checked_weights(row["language_weights"])
+    weights, goal = checked_weights(row["language_weights"]), _goal(trainer, row)
+    for each in rows:
+        _dataset.refuse_other_prompt(each, getattr(goal, "seed_utterance", ""))
     episodes, completions = trainer.rollout_group_fn(
         model=model,
         tokenizer=trainer.processing_class,
-        goal=_goal(trainer, row),
+        goal=goal,
         episode_seed=row["episode_seed"],
         num_generations=len(rows),
         env_factory=Posed(trainer.env_factory, row["stage"], weights),

@@ -55,11 +55,22 @@ class JsonRollout:
         self.max_episode_tokens, self.system, self.backend = max_episode_tokens, system, backend
 
     @classmethod
-    def of(cls, args: Any, *, max_turn_tokens: int = 256, **options: Any) -> "JsonRollout":
-        """With the sampling and the length of a GRPOConfig."""
+    def of(cls, args: Any, *, max_turn_tokens: int | None = None, **options: Any) -> "JsonRollout":
+        """With the sampling and the length of a GRPOConfig; a turn may have an eighth of it, and 256 tokens at most.
+
+        ConfigError where two turns of `max_turn_tokens` do not fit: every errand would be cut after its first answer.
+        """
+        whole = args.max_completion_length
+        if max_turn_tokens is None:
+            max_turn_tokens = max(1, min(256, whole // 8))
+        elif 2 * max_turn_tokens > whole:
+            raise ConfigError(
+                f"max_turn_tokens is {max_turn_tokens} and max_completion_length {whole}, which is the whole episode's: "
+                "no errand is done in one turn; raise max_completion_length, or shorten the turns"
+            )
         return cls(
-            max_turn_tokens=min(max_turn_tokens, args.max_completion_length),
-            max_episode_tokens=args.max_completion_length,
+            max_turn_tokens=max_turn_tokens,
+            max_episode_tokens=whole,
             temperature=args.temperature,
             top_k=args.top_k,
             top_p=args.top_p,

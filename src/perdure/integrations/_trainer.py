@@ -16,7 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from perdure.core.errors import ConfigError, DataError
+from perdure.core.errors import ConfigError, DataError, told
 from perdure.harness.directory import write_atomic
 from perdure.integrations import _adaptive_kl, _checks, _groups
 from perdure.integrations._adaptive_kl import DEFAULT_BETA_MAX, DEFAULT_BETA_MIN, DEFAULT_KP, AdaptiveKLCallback
@@ -194,13 +194,17 @@ class DriftCallGRPOTrainer(GRPOTrainer):
         if not path.is_file():
             raise DataError(f"{path} is missing; the checkpoint was not written by DriftCallGRPOTrainer")
         self._refuse_between(checkpoint)
-        state = json.loads(path.read_text())
-        for name, values in state["metrics"].items():
-            self._metrics["train"][name] = [math.nan if value is None else value for value in values]
-        if (state["controller"] is None) != (self.adaptive_kl_callback is None):
+        try:
+            state = json.loads(path.read_text())
+            pending = {str(name): [_read(value) for value in values] for name, values in state["metrics"].items()}
+            controller = state["controller"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{path} is damaged ({told(error)}); resume from an earlier checkpoint") from None
+        if (controller is None) != (self.adaptive_kl_callback is None):
             raise ConfigError(f"enable_adaptive_kl is not what it was when {checkpoint} was written; set it as it was")
+        self._metrics["train"].update(pending)
         if self.adaptive_kl_callback is not None:
-            self.adaptive_kl_callback.load(state["controller"])
+            self.adaptive_kl_callback.load(controller, str(path))
 
     def _refuse_between(self, checkpoint: str) -> None:
         """DataError where completions were to serve further steps, which a resume cannot have."""
@@ -267,3 +271,7 @@ def _measured(outcome: EpisodeOutcome) -> list[float]:
 
 def _written(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _read(value: float | None) -> float:
+    return math.nan if value is None else float(value)

@@ -118,7 +118,7 @@ class GroupLearner:
         finally:
             for env in envs:
                 env.close()
-        return trials.evaluation(found)
+        return trials.evaluation(found)._replace(trained=[arm.step for arm in state])
 
     def on_regime_shift(self, state: list[_Arm], shift: Shift) -> list[_Arm]:
         """Tell every seed's hooks."""

@@ -43,6 +43,8 @@ class Optimisation:
     """constant; linear or cosine: down to 0 at total_steps."""
     warmup_steps: int = 0
     """Optimiser steps over which the rate rises linearly; the first takes 1 / warmup_steps of it."""
+    hold_steps: int = 0
+    """Steps that it then stays there before it falls (Hu et al. 2024, arXiv 2404.06395, section 4)."""
     total_steps: int | None = None
     tokens_per_micro_batch: int = 4096
     """Tokens of one forward and backward pass, padding included."""
@@ -54,7 +56,7 @@ class Optimisation:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}; it must be positive")
-        for name in ("weight_decay", "max_grad_norm", "warmup_steps"):
+        for name in ("weight_decay", "max_grad_norm", "warmup_steps", "hold_steps"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -68,10 +70,17 @@ class Optimisation:
                 f"total_steps is {self.total_steps} with schedule {self.schedule!r}; it is the step at "
                 "which a linear or cosine schedule ends, and has no effect on a constant one"
             )
-        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
-            raise ConfigError(f"total_steps is {self.total_steps}; it must lie beyond warmup_steps {self.warmup_steps}")
+        if self.total_steps is not None and self.total_steps <= self._falls_from:
+            raise ConfigError(
+                f"total_steps is {self.total_steps}; it must lie beyond warmup_steps and hold_steps "
+                f"({self.warmup_steps} + {self.hold_steps})"
+            )
         if self.tokens_per_micro_batch < 1:
             raise ConfigError(f"tokens_per_micro_batch is {self.tokens_per_micro_batch}; it must be positive")
+
+    @property
+    def _falls_from(self) -> int:
+        return self.warmup_steps + self.hold_steps
 
     def share(self, step: int) -> float:
         """The share of the learning rate that optimiser step `step` (from 0) takes."""
@@ -79,7 +88,7 @@ class Optimisation:
             return (step + 1) / self.warmup_steps
         if self.total_steps is None:
             return 1.0
-        progress = min((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 1.0)
+        progress = min(max(step - self._falls_from, 0) / (self.total_steps - self._falls_from), 1.0)
         return 1 - progress if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
 
 

@@ -20,16 +20,14 @@ def tiny_model(
     seed: int = 0,
     architecture: str = "llama",
     initializer_range: float = 0.02,
-    mimetic: bool = False,
 ) -> Any:
     """A `transformers` causal model in evaluation mode; 0.82 million parameters for bytes at the defaults.
 
     `tokenizer_or_vocab` is the tokenizer to fit, or the size of the vocabulary. "llama" ties its output to its
     embeddings and has no biases; "qwen2" does neither; "qwen3" is "llama" with queries and keys of one length.
     `initializer_range` is the deviation of the random weights: at 1 / sqrt(width) a small model learns sooner what
-    to attend to than at transformers' own 0.02. `mimetic` begins with heads that attend to what resembles the present
-    token and copy it, which is learned late otherwise. The weights depend on `seed` and the options alone, and the
-    global generator of torch is left as it was. ConfigError for sizes that do not divide.
+    to attend to than at transformers' own 0.02. The weights depend on `seed` and the options alone, and the global
+    generator of torch is left as it was. ConfigError for sizes that do not divide.
     """
     import transformers
 
@@ -63,22 +61,4 @@ def tiny_model(
     config, model = (getattr(transformers, f"{name}{kind}") for kind in ("Config", "ForCausalLM"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = model(config(**options)).eval()
-    if mimetic:
-        _mimic(made, heads, kv_heads)
-    return made
-
-
-@torch.no_grad()
-def _mimic(model: Any, heads: int, kv_heads: int) -> None:
-    """Queries begin as keys and outputs as transposed values, so that both products resemble the identity.
-
-    Trockman & Kolter 2023, Mimetic initialization of self-attention layers (arXiv 2305.09828), in its barest form.
-    """
-    for layer in model.model.layers:
-        attention, shared = layer.self_attn, heads // kv_heads
-        for made, drawn in (
-            (attention.q_proj.weight, attention.k_proj.weight),
-            (attention.o_proj.weight.T, attention.v_proj.weight),
-        ):
-            made.copy_(drawn.unflatten(0, (kv_heads, -1)).repeat_interleave(shared, 0).flatten(0, 1))
+        return model(config(**options)).eval()

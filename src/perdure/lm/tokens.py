@@ -9,10 +9,11 @@ from perdure.core.errors import ConfigError, DataError
 PAD = "<|pad|>"
 START = "<|im_start|>"
 END = "<|im_end|>"
-PIECES = r"\d{1,2}| ?\p{Lu}{2,}(?=\p{Ll})| ?[\p{L}\p{M}_]+(?:\.[\p{L}\p{M}_]+)*| ?[^\s\p{L}\p{M}\p{N}_]+|\s+"
-"""What a learned vocabulary may have as a token: two digits of a number, from the left (07:45 has two, 2450 has two);
-the capitals that an id begins with (TOKmo is TOK and mo: a model that has said TOK finds what followed it before);
-a word, or a name in full (`payment.get_token`, `pickup_time_ist`), with the blank before it; signs; blanks."""
+PIECES = r"[0-3]\d|\d| ?\p{Lu}{2,}(?=\p{Ll})| ?[\p{L}\p{M}_]+(?:\.[\p{L}\p{M}_]+)*| ?[^\s\p{L}\p{M}\p{N}_]+|\s+"
+"""What a learned vocabulary may have as a token: a day, an hour or half a year (00 to 39), else one digit, so that
+dates are short and amounts need not be seen whole to be written; the capitals that an id begins with (TOKmo is TOK and
+mo: a model that has said TOK finds what followed it before); a word, or a name in full (`payment.get_token`,
+`pickup_time_ist`), with the blank before it; signs; blanks."""
 
 
 def byte_tokenizer() -> Any:

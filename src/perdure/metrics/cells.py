@@ -41,7 +41,7 @@ class EvaluationMatrix(NamedTuple):
 
 
 def evaluation_matrix(rows: Sequence[EvaluationRow], segments: Sequence[Segment]) -> EvaluationMatrix:
-    """The matrix of one seed's evaluations; marks that are no segment's end are left out.
+    """The matrix of one seed's evaluations; those of policies that no segment ended with are left out.
 
     Of two evaluations of one regime at one step the later line counts (a resumed run repeats one);
     ids that share an origin are averaged. Raises DataError for rows of several seeds and for
@@ -71,7 +71,7 @@ def _check_one_seed(rows: Sequence[EvaluationRow]) -> None:
 
 
 def _latest(rows: Sequence[EvaluationRow]) -> dict[tuple[int, str], float]:
-    """(step, regime id) -> mean return."""
+    """(steps trained, regime id) -> mean return."""
     found: dict[tuple[int, str], float] = {}
     for row in rows:
         if not np.isfinite(row.returns).all():
@@ -80,7 +80,7 @@ def _latest(rows: Sequence[EvaluationRow]) -> dict[tuple[int, str], float]:
                 "holds a return that is not finite; evaluate again"
             )
         if len(row.returns):
-            found[row.step, row.regime] = float(np.mean(row.returns))
+            found[row.step if row.trained is None else row.trained, row.regime] = float(np.mean(row.returns))
     return found
 
 

@@ -52,8 +52,11 @@ def test_what_is_written_is_parsed_back(wire, action):
         ('{"action_type": ["submit"]}', "action_type is one of"),
         ('{"action_type": "abort", "confidence": 0.2}', "does not take confidence"),
         ('{"hello": 1}', "no action was found"),
+        ('{"abort": false}', "abort is true or left out"),
         (None, "no JSON object"),
         ({"submit": float("nan")}, "no JSON object"),
+        (f'{{"submit": 1{"0" * 400}}}', "confidence is not valid"),
+        ({"submit": 10**400}, "confidence is not valid"),
         (Action("tool_call", "a.b", {1: object()}), "no JSON object"),
     ],
 )

@@ -181,6 +181,7 @@ def _optimisation(settings: FitConfig) -> Optimisation:
         max_grad_norm=settings.max_grad_norm,
         schedule=settings.schedule,
         warmup_steps=settings.warmup_steps,
+        hold_steps=settings.hold_steps,
         total_steps=None if settings.schedule == "constant" else settings.steps,
         tokens_per_micro_batch=settings.tokens_per_micro_batch,
         bf16=settings.bf16,

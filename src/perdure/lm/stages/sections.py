@@ -91,6 +91,8 @@ class FitConfig(Section):
     """constant; linear or cosine: down to 0 at the last step."""
     warmup_steps: Natural = 0
     """Steps over which the rate rises linearly."""
+    hold_steps: Natural = 0
+    """Steps that it then stays there before a schedule lets it fall."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[Number, Field(ge=0)] = 1.0
     """0 does not bound it."""
@@ -111,8 +113,11 @@ class FitConfig(Section):
 
     @model_validator(mode="after")
     def _reaches_its_rate(self) -> Any:
-        if self.warmup_steps >= self.steps:
-            raise ConfigError(f"a stage's warmup_steps is {self.warmup_steps}; it must be below steps ({self.steps})")
+        if self.warmup_steps + self.hold_steps >= self.steps:
+            raise ConfigError(
+                f"a stage's warmup_steps and hold_steps are {self.warmup_steps} and {self.hold_steps}; "
+                f"together they must be below steps ({self.steps})"
+            )
         return self
 
 

@@ -11,7 +11,6 @@ submit and abort as tools of their own. Either protocol also takes the parsed ob
 """
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -141,6 +140,8 @@ def _from_json(fields: dict[str, Any]) -> Action | str:
             unknown = rest.keys() - set(Action._fields)
             if unknown:
                 return f"unknown field {sorted(unknown)[0][:40]!r}"
+            if not name and fields[short] is not True:
+                return f"{short} is true or left out"
             return Action(**{"action_type": kind, **({name: fields[short]} if name else {}), **rest})
     return "no action was found in the object"
 
@@ -178,7 +179,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value <= 1
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 _VALID = {
