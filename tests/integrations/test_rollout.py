@@ -130,7 +130,7 @@ def test_turns_of_which_no_two_fit_into_an_episode_are_refused(watched, tmp_path
     args = watched.settings(tmp_path, max_completion_length=512)
     assert trl.JsonRollout.of(args).sampling.max_new_tokens == 64
     assert trl.JsonRollout.of(args, max_turn_tokens=256).sampling.max_new_tokens == 256
-    with pytest.raises(ConfigError, match="max_turn_tokens is 257 and max_completion_length 512, which is the whole"):
+    with pytest.raises(ConfigError, match="max_turn_tokens is 257 and max_completion_length, the whole episode's, 512"):
         trl.JsonRollout.of(args, max_turn_tokens=257)
 
 

@@ -238,7 +238,7 @@ def test_a_damaged_state_is_refused_with_its_name(build, tmp_path, text, kind, s
 def test_a_prompt_that_asks_for_something_else_is_refused_on_both_routes(build, watched, tokenizer, route):
     rows = watched.adapter(tokenizer, steps=2).to_dataset()
     rows = rows.map(lambda row: {"prompt": [{"role": "user", "content": "Bake me a cake."}]})
-    with pytest.raises(ConfigError, match=r"episode_seed 100000[01]: the prompt says 'Bake me a cake.', the world asks for"):
+    with pytest.raises(ConfigError, match=r"seed 100000[01]: the prompt says 'Bake me a cake.', the world asks for"):
         build(route, max_steps=1, train_dataset=rows).train()
 
 

@@ -468,6 +468,7 @@ def test_the_global_generator_is_left_alone():
         ({"temperature": 0.0}, r"temperature is 0.0"),
         ({"top_k": "3"}, r"policy.kwargs.top_k is '3'"),
         ({"tiny": {"widht": 3}}, r"tiny holds \['widht'\]"),
+        ({"tiny": {"tokenizer": 3}}, r"tiny\.tokenizer is 3; it is the path"),
         ({"lora": {"rank": 3}}, r"policy.kwargs.lora.rank is not a key here"),
         ({"lora": {"r": 0}}, r"r is 0; an adapter's rank is at least 1"),
         ({"lora": {"target": ["nothing"]}}, r"lora.target is \('nothing',\)"),

@@ -54,6 +54,10 @@ def test_it_knows_the_tokens_and_the_context():
         ({"heads": 4, "kv_heads": 3}, "kv_heads 3"),
         ({"architecture": "rnn"}, "'rnn'"),
         ({"initializer_range": 0.0}, "initializer_range is 0.0"),
+        ({"initializer_range": "nan"}, "initializer_range is 'nan'"),
+        ({"layers": 0}, "layers is 0; it is a whole number"),
+        ({"width": 0}, "width is 0"),
+        ({"context": 99.5}, "context is 99.5"),
     ],
 )
 def test_impossible_sizes_are_refused(options, named):

@@ -67,7 +67,7 @@ class EpisodeDatasetAdapter:
         for name, value in (("stage_base_seed", stage_base_seed), ("start_step", start_step)):
             _refuse_other_than_whole(name, value, 0)
         if stage_base_seed + start_step >= MOST_SEED:
-            raise ConfigError(f"stage_base_seed is {stage_base_seed} and start_step {start_step}; seeds are below 2**63")
+            raise ConfigError(f"stage_base_seed is {stage_base_seed}, start_step {start_step}; seeds are below 2**63")
         _refuse_other_than_whole("steps", 1 if steps is None else steps, 1)
         self.task_gen, self.env_factory, self.tokenizer = task_gen, env_factory, tokenizer
         self.stage, self.stage_base_seed = stage, stage_base_seed

@@ -65,8 +65,8 @@ class JsonRollout:
             max_turn_tokens = max(1, min(256, whole // 8))
         elif 2 * max_turn_tokens > whole:
             raise ConfigError(
-                f"max_turn_tokens is {max_turn_tokens} and max_completion_length {whole}, which is the whole episode's: "
-                "no errand is done in one turn; raise max_completion_length, or shorten the turns"
+                f"max_turn_tokens is {max_turn_tokens} and max_completion_length, the whole episode's, {whole}: no "
+                "errand is done in one turn; raise max_completion_length, or shorten the turns"
             )
         return cls(
             max_turn_tokens=max_turn_tokens,

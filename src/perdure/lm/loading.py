@@ -117,6 +117,8 @@ def _tiny(seed: int, sizes: dict[str, Any]) -> Loaded:
     from perdure.lm.tokens import byte_tokenizer, load_tokenizer
 
     file = sizes.get("tokenizer")
+    if file is not None and not isinstance(file, str | Path):
+        raise ConfigError(f"tiny.tokenizer is {file!r}; it is the path of a tokenizer.json")
     tokenizer = byte_tokenizer() if file is None else load_tokenizer(Path(file))
     sizes |= {} if file is None else {"tokenizer": str(Path(file).resolve())}
     try:

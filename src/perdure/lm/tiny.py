@@ -27,19 +27,23 @@ def tiny_model(
     embeddings and has no biases; "qwen2" does neither; "qwen3" is "llama" with queries and keys of one length.
     `initializer_range` is the deviation of the random weights: at 1 / sqrt(width) a small model learns sooner what
     to attend to than at transformers' own 0.02. The weights depend on `seed` and the options alone, and the global
-    generator of torch is left as it was. ConfigError for sizes that do not divide.
+    generator of torch is left as it was. ConfigError for sizes that are none or do not divide.
     """
     import transformers
 
     if architecture not in ARCHITECTURES:
         raise ConfigError(f"architecture is {architecture!r}; known: {', '.join(ARCHITECTURES)}")
+    sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads, "context": context}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigError(f"{name} is {size!r}; it is a whole number, 1 or more")
     if width % (2 * heads) or heads % kv_heads:
         raise ConfigError(
             f"width {width}, heads {heads}, kv_heads {kv_heads} do not fit: heads must divide width into even parts, "
             "and kv_heads must divide heads"
         )
-    if not 0 < initializer_range < 1:
-        raise ConfigError(f"initializer_range is {initializer_range}; it is a deviation between 0 and 1")
+    if not isinstance(initializer_range, int | float) or not 0 < initializer_range < 1:
+        raise ConfigError(f"initializer_range is {initializer_range!r}; it is a deviation between 0 and 1")
     sized = isinstance(tokenizer_or_vocab, int)
     options = {
         "vocab_size": tokenizer_or_vocab if sized else len(tokenizer_or_vocab),

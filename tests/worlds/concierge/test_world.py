@@ -178,6 +178,8 @@ def test_steps_out_of_turn_are_refused():
         ({"profile": "propr"}, "did you mean 'proper'"),
         ({"split": "test"}, "split is 'test'"),
         ({"params": {"stage": 9}}, "whole number from 1 to 3"),
+        ({"data": "shows"}, "data is 'shows'; give a list of folders"),
+        ({"terse": "maybe"}, "terse is 'maybe'; it is true or false"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, said):

@@ -62,9 +62,13 @@ class Concierge(LaneWorld):
         ):
             if value not in allowed:
                 raise ConfigError(f"{self.name}: {name} is {value!r}; {nearest(str(value), allowed)}")
+        if isinstance(data, str):
+            raise ConfigError(f"{self.name}: data is {data!r}; give a list of folders: [{data!r}]")
+        if not isinstance(terse, bool):
+            raise ConfigError(f"{self.name}: terse is {terse!r}; it is true or false")
         self.catalogue = _catalogue(tuple(map(str, data)))
         self._observations, self._protocol, self._profile = observations, protocol, profile
-        self._split, self._terse = split, bool(terse)
+        self._split, self._terse = split, terse
         self._defaults = dict(params or {})
         self._kwargs = {
             "params": self._defaults,
