@@ -171,6 +171,29 @@ def test_severity_of_one_is_the_catalogue_and_other_patterns_stay(data):
     assert len(harder.patterns) == len(plain.patterns)
 
 
+def test_a_spread_of_severities_has_every_number_but_the_held_out_one(data):
+    assert data.spread("cab.surge_policy_tnc", 1.3, 1.7) == tuple(
+        f"cab.surge_policy_tnc@{number}" for number in (65, 70, 80, 85)
+    ), "75 percent is held out"
+    assert data.spread("airline.baggage_tnc_rewrite", 0.1, 1.0) == (
+        "airline.baggage_tnc_rewrite@6",
+        "airline.baggage_tnc_rewrite",
+    ), "at 7 kg it would not move, 3 kg is held out"
+    assert data.spread("airline.price_rename", 0.1, 2.0) == ("airline.price_rename",)
+    spread = settings.settings(data, {"stage": 2, "severity": 0.2, "severity_to": 2})
+    plain = settings.settings(data, {"stage": 2})
+    assert spread.patterns == plain.patterns, "no pattern is likelier for having many numbers"
+    assert plain.spread == ()
+
+
+def test_each_errand_has_a_severity_of_its_own(data):
+    knobs = {"severity": 0.2, "severity_to": 2, "drift": 1, "domain_cab": 1, "pattern_cab_surge_policy_tnc": 1}
+    posed = full_marks_and_blind_failure(data, range(60), stage=2, **knobs)
+    numbers = {data.pattern(task.drifts[0]).numbers[0] for task in posed}
+    assert len(numbers) > 10
+    assert numbers <= set(range(10, 105, 5)) - {75}
+
+
 @pytest.mark.parametrize("severity", [0.6, 1.5])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_moved_drifts_are_solvable_and_decisive(data, severity, stage):
@@ -192,6 +215,11 @@ def test_telling_a_moved_number_is_a_true_claim_and_the_usual_one_does_not_tell_
     [
         ({"severity": 0}, "severity is 0.0; give a factor above 0"),
         ({"severity_airline_price_rename": 2}, "moves no number"),
+        ({"severity_to": 0.5}, "severity is 1 and severity_to 0.5; give factors above 0"),
+        ({"severity": 0, "severity_to": 2}, "severity is 0 and severity_to 2"),
+        ({"severity_to": 20}, "severity_to 20; give factors above 0 and up to 10"),
+        ({"severity_to": 2, "severity_hotel_gst_field": 2}, "severity_hotel_gst_field stands beside severity_to"),
+        ({"severity": 1.46, "severity_to": 1.54, "pattern_cab_surge_policy_tnc": 1}, "leaves nothing of cab.surge"),
         ({"severity_airline_baggage_tnc_rewrite": 0.1}, "leaves airline.baggage_tnc_rewrite at 7"),
         ({"severity_airline_bagage_tnc_rewrite": 2}, "did you mean"),
         ({"lead_time": 3}, "from 0 to 2"),

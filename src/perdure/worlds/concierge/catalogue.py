@@ -137,7 +137,7 @@ class Catalogue:
         if pattern.moved_from is None:
             raise ConfigError(f"pattern {pattern_id!r} moves no number; its severity cannot be set")
         usual, start = pattern.numbers[0], pattern.moved_from
-        number = max(1, math.floor(start + (usual - start) * factor + 0.5))
+        number = _moved(pattern, factor)
         if number == usual:
             return pattern_id
         if number == start:
@@ -150,6 +150,22 @@ class Catalogue:
             moved = {**_swapped(given, swap), **kept, "id": name, "variant_of": pattern_id}
             self._scaled[name] = _pattern(pattern.domain, moved, path)
         return name
+
+    def spread(self, pattern_id: str, low: float, high: float) -> tuple[str, ...]:
+        """The ids of a pattern whose number moves `low` to `high` times as far, by tenths.
+
+        Left out is what would not move, and a number that is another pattern's, which is held out from this one.
+        """
+        pattern = self.pattern(pattern_id)
+        if pattern.moved_from is None:
+            return (pattern_id,)
+        siblings = [each for each in self.patterns.values() if pattern_id in (each.variant_of, each.id)]
+        kept = {pattern.moved_from, *(each.numbers[0] for each in siblings if each is not pattern)}
+        tenths = range(math.ceil(low * 10 - 1e-9), math.floor(high * 10 + 1e-9) + 1)
+        factors = [tenth / 10 for tenth in tenths if _moved(pattern, tenth / 10) not in kept]
+        if not factors:
+            raise ConfigError(f"severity {low:g} to {high:g} leaves nothing of {pattern_id}; widen it")
+        return tuple(dict.fromkeys(self.scaled(pattern_id, factor) for factor in factors))
 
     def held_out_places(self, kind: str) -> list[str]:
         """The places of a kind that no training task has to do with."""
@@ -205,6 +221,13 @@ _PUBLISHED = ("airline", "cab", "restaurant", "hotel", PAYMENT)
 def default() -> Catalogue:
     """The catalogue of the package's own data."""
     return Catalogue()
+
+
+def _moved(pattern: Pattern, factor: float) -> int:
+    """The number of a pattern that moves it `factor` times as far; it stops at 1."""
+    start = pattern.moved_from
+    assert start is not None, "it moves a number"
+    return max(1, math.floor(start + (pattern.numbers[0] - start) * factor + 0.5))
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a regime fixes for whole episodes: stage, languages, vendors, active drifts, start versions."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from perdure.core.errors import ConfigError, nearest
@@ -45,6 +45,8 @@ class Settings(NamedTuple):
     """The same of cities and places."""
     lead: int = 0
     """Turns from the notice of a drift until it is in force; 0 for no notice before."""
+    spread: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Patterns of which an errand has one with a number of its own: the active id and the ids it is drawn from."""
     near_days: bool = True
     """Whether users say today, tomorrow and this Friday; else every day is one of a month."""
 
@@ -56,7 +58,8 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
     with other thresholds, 2: the further families, 3: all), `held_out_templates` and `held_out_places` (0: those
     trained on, 1: those held out, 2: both), `language_NAME`, `domain_NAME` and `pattern_DOMAIN_NAME` (weights;
     naming one leaves out those not named), `version_DOMAIN` (a stock version), `severity` and
-    `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `lead_time` (turns from the
+    `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `severity_to` (with it each errand
+    has a severity between the two, by tenths, but none that gives a held-out threshold), `lead_time` (turns from the
     notice of a drift until it is in force). Raises ConfigError for anything else.
     """
     stage = _whole(params, "stage", 1, 1, max(MAX_TURNS))
@@ -77,12 +80,15 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
     named = _weights(params, "pattern", tuple(ids))
     active = [ids[name] for name in named] if named else _of_families(catalogue, held_out)
     _refuse_unknown(catalogue, params, ids)
+    spread = _spread(catalogue, params, active)
     versions = {name: _whole(params, f"version_{name}", 1, 1, catalogue.versions(name)) for name in catalogue.domains}
     return Settings(
         stage=stage,
         languages=tuple(sorted(languages.items())),
         domains=tuple(sorted(domains.items())),
-        patterns=tuple(_moved(catalogue, params, name) for name in catalogue.patterns if name in active),
+        patterns=tuple(
+            name if spread else _moved(catalogue, params, name) for name in catalogue.patterns if name in active
+        ),
         versions=tuple(sorted(versions.items())),
         drift=_share(params, "drift", Settings().drift),
         decoy=_share(params, "decoy", 0.0 if terse else Settings().decoy),
@@ -91,6 +97,7 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
         templates=templates,
         places=places,
         lead=_whole(params, "lead_time", 0, 0, MOST_LEAD),
+        spread=spread,
         near_days=not terse,
     )
 
@@ -136,6 +143,24 @@ def _moved(catalogue: Catalogue, params: Mapping[str, float], pattern_id: str) -
     return catalogue.scaled(pattern_id, factor)
 
 
+def _spread(
+    catalogue: Catalogue, params: Mapping[str, float], active: Collection[str]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What each active pattern is drawn from under `severity_to`; () without it."""
+    if "severity_to" not in params:
+        return ()
+    own = next((name for name in params if name.startswith("severity_") and name != "severity_to"), None)
+    if own is not None:
+        raise ConfigError(f"{own} stands beside severity_to, which spreads all severities; leave one of them out")
+    low, high = float(params.get("severity", 1.0)), float(params["severity_to"])
+    if not 0 < low < high <= MOST_SEVERITY:
+        raise ConfigError(
+            f"severity is {low:g} and severity_to {high:g}; give factors above 0 and up to {MOST_SEVERITY:g}, the "
+            "second greater"
+        )
+    return tuple((name, catalogue.spread(name, low, high)) for name in catalogue.patterns if name in active)
+
+
 def _weights(params: Mapping[str, float], prefix: str, names: tuple[str, ...]) -> dict[str, float]:
     found = {name: float(params[f"{prefix}_{name}"]) for name in names if f"{prefix}_{name}" in params}
     for name, weight in found.items():
@@ -162,6 +187,7 @@ def _share(params: Mapping[str, float], name: str, default: float) -> float:
 
 def _refuse_unknown(catalogue: Catalogue, params: Mapping[str, float], ids: Mapping[str, str]) -> None:
     known = {"stage", "held_out", "held_out_templates", "held_out_places", "drift", "decoy", "severity", "lead_time"}
+    known |= {"severity_to"}
     known |= {f"language_{name}" for name in LANGUAGES} | {f"domain_{name}" for name in catalogue.consumers}
     known |= {f"version_{name}" for name in catalogue.domains}
     known |= {f"{prefix}_{name}" for prefix in ("pattern", "severity") for name in ids}

@@ -58,9 +58,9 @@ def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pat
     if not possible:
         raise ConfigError(f"no pattern of {settings.patterns} can drift from the start versions; lower version_...")
     first = draws.choice(possible)
-    if settings.stage == 2:
-        return (first,)
-    return (first, *_second(catalogue, settings, first, possible, draws))
+    drifts = (first,) if settings.stage == 2 else (first, *_second(catalogue, settings, first, possible, draws))
+    spread = dict(settings.spread)
+    return tuple(catalogue.pattern(draws.choice(spread[each.id])) if each.id in spread else each for each in drifts)
 
 
 def _second(catalogue: Catalogue, settings: Settings, first: Pattern, possible: tuple[Pattern, ...], draws: Draws):
