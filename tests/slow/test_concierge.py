@@ -131,7 +131,7 @@ def apart(seed, folder):
 def values(found, when, regime, answers, value):
     """A value of each errand that has it, averaged over the seeds."""
     tables = [each["judged"][json.dumps([when, regime, answers])] for each in found]
-    rows = [[errand[value] for errand in lane] for lane in zip(*tables, strict=True)]
+    rows = [[one[value] for one in lane] for lane in zip(*tables, strict=True)]
     return np.asarray([row for row in rows if None not in row], np.float64).mean(1)
 
 

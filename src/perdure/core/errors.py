@@ -58,6 +58,12 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
+def refuse_other_than_whole(name: str, value: object, least: int) -> None:
+    """ConfigError, naming the option, for a value that is no whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it is a whole number, {least} or more")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt `name`: "did you mean 'x'?" or the list of what exists."""
     known = sorted(known)

@@ -110,22 +110,18 @@ class AdaptiveKLCallback(TrainerCallback):
         DataError, naming `place`, for what is no state; ConfigError for a weight outside the bounds.
         """
         assert self.controller is not None, "bound"
-        kept = self.controller.state_dict()
+        restored = self._begun(self.beta_min)
         try:
-            self.controller.load_state_dict(state)
-            if not isinstance(self.controller.coefficient, int | float):
-                raise TypeError(f"its weight is {self.controller.coefficient!r}")
-        except (DataError, TypeError) as error:
-            self.controller.load_state_dict(kept)
+            restored.load_state_dict(state)
+        except DataError as error:
             raise DataError(f"{place} is damaged ({told(error)}); resume from an earlier checkpoint") from None
-        weight = self.controller.coefficient
+        weight = restored.coefficient
         if not self.beta_min <= weight <= self.beta_max:
-            self.controller.load_state_dict(kept)
             raise ConfigError(
                 f"{place} has a weight of {weight:g}, outside [{self.beta_min:g}, {self.beta_max:g}]; set "
                 "adaptive_kl_beta_min and adaptive_kl_beta_max as they were"
             )
-        self.trainer.beta = self.controller.coefficient
+        self.controller, self.trainer.beta = restored, weight
 
     def refuse_start(self, beta: float) -> None:
         """ConfigError for a beta that control cannot begin with."""

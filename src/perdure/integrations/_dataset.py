@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset, Features, Value
 
-from perdure.core.errors import ConfigError
+from perdure.core.errors import ConfigError, refuse_other_than_whole
 from perdure.integrations import _episodes
 from perdure.integrations._episodes import EnvFactory, TaskGenerator
 from perdure.worlds.concierge.records import LANGUAGES, MAX_TURNS
@@ -65,10 +65,10 @@ class EpisodeDatasetAdapter:
         if isinstance(stage, bool) or stage not in MAX_TURNS:
             raise ConfigError(f"stage is {stage!r}; it is one of {', '.join(map(str, MAX_TURNS))}")
         for name, value in (("stage_base_seed", stage_base_seed), ("start_step", start_step)):
-            _refuse_other_than_whole(name, value, 0)
+            refuse_other_than_whole(name, value, 0)
         if stage_base_seed + start_step >= MOST_SEED:
             raise ConfigError(f"stage_base_seed is {stage_base_seed}, start_step {start_step}; seeds are below 2**63")
-        _refuse_other_than_whole("steps", 1 if steps is None else steps, 1)
+        refuse_other_than_whole("steps", 1 if steps is None else steps, 1)
         self.task_gen, self.env_factory, self.tokenizer = task_gen, env_factory, tokenizer
         self.stage, self.stage_base_seed = stage, stage_base_seed
         self.language_weights = _episodes.checked_weights(language_weights)
@@ -112,7 +112,7 @@ class EpisodeDatasetAdapter:
         steps = self.steps if steps is None else steps
         if steps is None:
             raise ConfigError("the data set needs an end: give steps to the adapter or to to_dataset()")
-        _refuse_other_than_whole("steps", steps, 1)
+        refuse_other_than_whole("steps", steps, 1)
         world = _episodes.Posed(self.env_factory, self.stage, self.language_weights)()
         catalogue = getattr(getattr(world, "catalogue", None), "hash", "")
         rows = [self._plain(step, world, catalogue) for step in range(self.start_step, self.start_step + steps)]
@@ -137,11 +137,6 @@ class EpisodeDatasetAdapter:
             "step": step,
             "catalogue": catalogue,
         }
-
-
-def _refuse_other_than_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it is a whole number, {least} or more")
 
 
 def meta(row: Mapping[str, Any], goal: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from perdure.core.errors import ConfigError
+from perdure.core.errors import ConfigError, refuse_other_than_whole
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
@@ -35,8 +35,7 @@ def tiny_model(
         raise ConfigError(f"architecture is {architecture!r}; known: {', '.join(ARCHITECTURES)}")
     sizes = {"width": width, "layers": layers, "heads": heads, "kv_heads": kv_heads, "context": context}
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigError(f"{name} is {size!r}; it is a whole number, 1 or more")
+        refuse_other_than_whole(name, size, 1)
     if width % (2 * heads) or heads % kv_heads:
         raise ConfigError(
             f"width {width}, heads {heads}, kv_heads {kv_heads} do not fit: heads must divide width into even parts, "

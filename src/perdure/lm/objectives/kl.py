@@ -165,9 +165,13 @@ class AdaptiveKL:
         return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` gave; DataError for another controller's."""
+        """Take up what `state_dict` gave; DataError for another controller's, and for a weight that is no number."""
+        if not isinstance(state, Mapping):
+            raise DataError(f"the state of a KL controller is {state!r}; expected {sorted(_STATE)}")
         if set(state) != set(_STATE):
             raise DataError(f"the state of a KL controller holds {sorted(state)}; expected {sorted(_STATE)}")
+        if not isinstance(state["coefficient"], int | float):
+            raise DataError(f"the state of a KL controller is none: its weight is {state['coefficient']!r}")
         for name in _STATE:
             setattr(self, name, state[name])
 

@@ -186,8 +186,8 @@ def _share(params: Mapping[str, float], name: str, default: float) -> float:
 
 
 def _refuse_unknown(catalogue: Catalogue, params: Mapping[str, float], ids: Mapping[str, str]) -> None:
-    known = {"stage", "held_out", "held_out_templates", "held_out_places", "drift", "decoy", "severity", "lead_time"}
-    known |= {"severity_to"}
+    known = {"stage", "held_out", "held_out_templates", "held_out_places", "drift", "decoy", "lead_time"}
+    known |= {"severity", "severity_to"}
     known |= {f"language_{name}" for name in LANGUAGES} | {f"domain_{name}" for name in catalogue.consumers}
     known |= {f"version_{name}" for name in catalogue.domains}
     known |= {f"{prefix}_{name}" for prefix in ("pattern", "severity") for name in ids}
