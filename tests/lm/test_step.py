@@ -230,6 +230,7 @@ def test_alone_there_is_one_process():
         ({"schedule": "step"}, "schedule is 'step'"),
         ({"schedule": "cosine"}, "total_steps is None"),
         ({"total_steps": 5}, "total_steps is 5"),
+        ({"hold_steps": 5}, "hold_steps is 5 with schedule 'constant'"),
         ({"schedule": "linear", "warmup_steps": 5, "total_steps": 5}, "total_steps is 5"),
         ({"tokens_per_micro_batch": 0}, "tokens_per_micro_batch is 0"),
     ],

@@ -16,6 +16,7 @@ def with_facts(run, samples=()):
             facts={
                 "success": (False, row.step >= half),
                 "turns": (4, None),
+                "noticed": (0.5, 1.0),
                 "language": LANGUAGES,
                 "drift": (["fee", "date"], []),
             },
@@ -40,11 +41,12 @@ def facts(run_maker):
 
 def test_shares_and_means_over_time_are_those_of_the_episodes(facts):
     figure = told.figure(section_of(facts))
-    success, turns = figure.panels
+    success, turns, noticed = figure.panels
     assert (success.title, success.y_label, success.y_range) == ("success", "share of episodes", (0.0, 1.0))
     assert success.lines[0].y[0] == 0.0
     assert success.lines[0].y[-1] == 0.5
     assert turns.y_label == "mean over episodes"
+    assert (noticed.y_label, noticed.y_range) == ("mean over episodes", (0.0, 1.0)), "no share, but within it"
     assert set(turns.lines[0].y.tolist()) == {4.0}
 
 
@@ -74,7 +76,7 @@ def test_conversations_show_first_and_last_mark_escaped_and_shortened(run_maker)
     assert "(3000 more characters)" in parts
     assert "after 0 steps" in parts
     assert f"after {run.meta['total_steps']:,} steps" in parts
-    assert "no success; turns 4.00; language hi; drift fee, date" in parts
+    assert "no success; turns 4.00; noticed 0.500; language hi; drift fee, date" in parts
     assert "1 further turn not shown." in parts
     assert "28 further turns not shown." in parts
 

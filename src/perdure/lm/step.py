@@ -70,6 +70,11 @@ class Optimisation:
                 f"total_steps is {self.total_steps} with schedule {self.schedule!r}; it is the step at "
                 "which a linear or cosine schedule ends, and has no effect on a constant one"
             )
+        if self.schedule == "constant" and self.hold_steps:
+            raise ConfigError(
+                f"hold_steps is {self.hold_steps} with schedule 'constant', which never falls; leave it out, or set "
+                "schedule: linear or cosine"
+            )
         if self.total_steps is not None and self.total_steps <= self._falls_from:
             raise ConfigError(
                 f"total_steps is {self.total_steps}; it must lie beyond warmup_steps and hold_steps "

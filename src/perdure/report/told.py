@@ -31,15 +31,16 @@ def figure(section: Section) -> Figure | None:
     drawn = []
     for name in names[:MOST_PANELS]:
         lines = figures.arm_lines(section, lambda arm, of=name: [_averaged(row, of) for row in arm.evaluations], name)
-        share = _is_share(rows, name)
+        least, most, whole = _range(rows, name)
+        within = 0 <= least and most <= 1
         drawn.append(
             Panel(
                 name,
                 figures.STEPS,
-                "share of episodes" if share else "mean over episodes",
+                "share of episodes" if within and whole else "mean over episodes",
                 lines,
                 figures.bands(section),
-                y_range=(0.0, 1.0) if share else None,
+                y_range=(0.0, 1.0) if within else None,
             )
         )
     left = f" The first {MOST_PANELS} of {len(names)} are drawn." if len(names) > MOST_PANELS else ""
@@ -119,8 +120,10 @@ def _numbers(rows: Sequence[EvaluationRow]) -> list[str]:
     return list(dict.fromkeys(name for name, values in told if records.numbers(values)))
 
 
-def _is_share(rows: Sequence[EvaluationRow], name: str) -> bool:
-    return all(0 <= value <= 1 for row in rows for value in records.numbers(row.facts.get(name, ())))
+def _range(rows: Sequence[EvaluationRow], name: str) -> tuple[float, float, bool]:
+    """The least and the greatest value that a fact has, and whether all are whole numbers."""
+    values = [value for row in rows for value in records.numbers(row.facts.get(name, ()))]
+    return min(values), max(values), all(value.is_integer() for value in values)
 
 
 def _labels(values: Sequence[Any]) -> bool:

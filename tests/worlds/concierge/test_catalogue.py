@@ -53,7 +53,7 @@ def test_sixteen_tools_are_there(data):
     )
 
 
-def test_held_out_families_and_thresholds_exist(data):
+def test_held_out_families_and_variants_exist(data):
     families = {pattern.family for pattern in data.patterns.values()} - {""}
     assert families == {
         "unit_change",
@@ -68,10 +68,11 @@ def test_held_out_families_and_thresholds_exist(data):
         "deprecation",
     }
     variants = [pattern for pattern in data.patterns.values() if pattern.variant_of]
-    assert len(variants) >= 10
+    assert len(variants) >= 13
     for variant in variants:
         original = data.pattern(variant.variant_of)
-        assert variant.numbers != original.numbers
+        assert variant.patch != original.patch, "another field or threshold"
+        assert variant.description != original.description
         assert (variant.type, variant.domain) == (original.type, original.domain)
 
 

@@ -29,7 +29,7 @@ def test_the_table_of_patterns_is_that_of_the_data(data):
     found = {row[0]: row[1:] for row in rows}
     assert found.keys() == data.patterns.keys()
     for pattern in data.patterns.values():
-        group = pattern.family.replace("_", " ") or ("other threshold" if pattern.variant_of else "published")
+        group = pattern.family.replace("_", " ") or ("variant" if pattern.variant_of else "published")
         versions = (str(pattern.from_version), str(pattern.to_version))
         assert found[pattern.id] == (*versions, pattern.type, pattern.description, group)
 

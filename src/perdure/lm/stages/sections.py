@@ -118,6 +118,11 @@ class FitConfig(Section):
                 f"a stage's warmup_steps and hold_steps are {self.warmup_steps} and {self.hold_steps}; "
                 f"together they must be below steps ({self.steps})"
             )
+        if self.schedule == "constant" and self.hold_steps:
+            raise ConfigError(
+                f"a stage's hold_steps is {self.hold_steps} with schedule constant, which never falls; leave it out, "
+                "or set schedule: linear or cosine"
+            )
         return self
 
 

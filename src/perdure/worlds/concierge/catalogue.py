@@ -31,7 +31,7 @@ class Pattern(NamedTuple):
     family: str
     """"" for the twenty published patterns, else the name of a family that is held out of training."""
     variant_of: str
-    """The published pattern that this one is with other thresholds, "" for none; held out of training too."""
+    """The published pattern that this one is with other fields or thresholds, "" for none; held out of training too."""
     needs: Mapping[str, Any]
     """What the goal must have for this drift to matter."""
     expires: bool
@@ -238,7 +238,7 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
 
 
 def _with_variants(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A pattern and the same with other thresholds: its `variants` say which numbers are swapped, everywhere."""
+    """A pattern and its `variants`: the same with numbers or names swapped, everywhere."""
     plain = {name: value for name, value in given.items() if name != "variants"}
     variants = [
         {**_swapped(plain, variant["swap"]), "id": variant["id"], "variant_of": given["id"]}

@@ -54,9 +54,10 @@ class Settings(NamedTuple):
 def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = False) -> Settings:
     """Settings from a regime's numbers.
 
-    `stage` (1 to 3), `drift` and `decoy` (probabilities), `held_out` (0: the published twenty, 1: the same
-    with other thresholds, 2: the further families, 3: all), `held_out_templates` and `held_out_places` (0: those
-    trained on, 1: those held out, 2: both), `language_NAME`, `domain_NAME` and `pattern_DOMAIN_NAME` (weights;
+    `stage` (1 to 3), `drift` and `decoy` (probabilities), `held_out` (0: the published twenty, 1: variants of
+    theirs, with other fields or thresholds, 2: the further families, 3: all), `held_out_templates` and
+    `held_out_places` (0: those trained on, 1: those held out, 2: both), `language_NAME`, `domain_NAME` and
+    `pattern_DOMAIN_NAME` (weights;
     naming one leaves out those not named), `version_DOMAIN` (a stock version), `severity` and
     `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `severity_to` (with it each errand
     has a severity between the two, by tenths, but none that gives a held-out threshold), `lead_time` (turns from the
