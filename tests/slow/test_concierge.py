@@ -34,10 +34,10 @@ TASKS = 240
 REGIMES = {
     "no drift": {"stage": 1},
     "trained patterns": {"stage": 2},
-    "other thresholds": {"stage": 2, "held_out": 1},
+    "variants": {"stage": 2, "held_out": 1},
     "unseen families": {"stage": 2, "held_out": 2},
 }
-RISES = ("trained patterns", "other thresholds")
+RISES = ("trained patterns", "variants")
 """Where success and the drifts that are noticed have to rise."""
 POINTS = ("untrained", "after imitation", "after reward")
 COMMAND = "python -m pytest -m slow tests/slow/test_concierge.py"
@@ -50,9 +50,9 @@ on longer trips; how far a drift moves its number differs from errand to errand.
 and those of GRPO differ from seed to seed, the first weights do not.
 
 It is judged at three points on the same {TASKS} errands of the validation split of each of four kinds: without drift;
-with the patterns trained on; with another threshold, a surge of 75 percent, which nothing in training has; with unseen
-families, a class of cars that is withdrawn and a limit of calls. *Sampled* answers are drawn at temperature 1, as in
-training. Numbers are means over errands of means over seeds; a change stands with its 95 % bootstrap interval over
+with the patterns trained on; with variants of them that nothing in training has (a surge of 75 percent, the smallest
+cars refused from seven to one o'clock instead of nine, a fare under other fields); with unseen families, a class of
+cars that is withdrawn and a limit of calls. *Sampled* answers are drawn at temperature 0.7, as in training. Numbers are means over errands of means over seeds; a change stands with its 95 % bootstrap interval over
 errands, paired.
 
 `{COMMAND}` makes this page again.

@@ -26,6 +26,7 @@ class ChatTemplate:
         self._start = self._marker(tokens.START)
         self._end = self._marker(tokens.END)
         self._newline = self._encode("\n")
+        self._headers: dict[str, list[int]] = {}
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids of `messages` (each with `role` and `content`) and the header of the assistant's next turn."""
@@ -50,7 +51,9 @@ class ChatTemplate:
         return self._header(role) + self._encode(text) + self._end + self._newline
 
     def _header(self, role: str) -> list[int]:
-        return self._start + self._encode(role) + self._newline
+        if role not in self._headers:
+            self._headers[role] = self._start + self._encode(role) + self._newline
+        return self._headers[role]
 
     def _marker(self, text: str) -> list[int]:
         found = tokens.single_token(self.tokenizer, text)

@@ -32,7 +32,7 @@ def figure(section: Section) -> Figure | None:
     for name in names[:MOST_PANELS]:
         lines = figures.arm_lines(section, lambda arm, of=name: [_averaged(row, of) for row in arm.evaluations], name)
         least, most, whole = _range(rows, name)
-        within = 0 <= least and most <= 1
+        within = least >= 0 and most <= 1
         drawn.append(
             Panel(
                 name,

@@ -1,5 +1,6 @@
 """Episodes for the stages: a scripted expert's, and a frozen policy's, under each regime of a document."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -50,12 +51,14 @@ def expert_episodes(
             raise Refused(
                 f"{env} has no expert; name one (stages.sft.data.expert.factory), or give stages.sft.data.file"
             )
+        own = trajectories.fingerprint(policy.tokenizer)
         for place, regime in enumerate(regimes):
             _control(env, regime)
             for number in range(episodes):
                 with worldstate.failing(f"expert episode {number} of regime {regime.id}", env):
                     start = seeds.stream(seed, "world", place * episodes + number)
-                    yield _taught(env, policy, regime, chosen, turns, start)
+                    record = _taught(env, policy, regime, chosen, turns, start)
+                yield dataclasses.replace(record, tokenizer=own)
     finally:
         env.close()
 
@@ -77,6 +80,7 @@ def rollouts(
     run's number. RunFailed where every episode of a batch failed; single ones that did are left out.
     """
     envs = [make_env(lane) for lane in range(min(AT_ONCE, episodes))]
+    own = trajectories.fingerprint(policy.tokenizer)
     found: list[Record] = []
     try:
         for run in range(runs):
@@ -92,7 +96,8 @@ def rollouts(
                     for reason in faults(batch, f"run {run}, regime {regimes[place].id}"):
                         say(f"warning: an episode of regime {regimes[place].id} failed and is left out: {reason}")
                     sound = [episode for episode in batch if episode.fault is None]
-                    found += [_played(policy, episode, regimes[place], run) for episode in sound]
+                    played = [_played(policy, episode, regimes[place], run) for episode in sound]
+                    found += [dataclasses.replace(record, tokenizer=own) for record in played]
             say(f"run {run + 1} of {runs}: {len(found)} episodes, mean score {_mean(found):.3f}")
     finally:
         for env in envs:
@@ -137,7 +142,7 @@ def _taught(env: Any, policy: Any, regime: Regime, expert: Any, turns: int, seed
         told = policy.prompts.text(observation)
         messages.append({"role": "user", "content": told})
         made.observe(policy.chat.following(told, ended=True))
-    return _record(policy, messages, made, regime, info, seed, observations)
+    return _record(messages, made, regime, info, seed, observations)
 
 
 def _played(policy: Any, episode: Episode, regime: Regime, run: int) -> Record:
@@ -148,11 +153,10 @@ def _played(policy: Any, episode: Episode, regime: Regime, run: int) -> Record:
         if number:
             messages.append({"role": "user", "content": policy.prompts.text(observations[number])})
         messages.append({"role": "assistant", "content": policy.chat.decode(tokens.ids[turn.start : turn.end])})
-    return _record(policy, messages, tokens, regime, episode.rows[-1].info, run, observations)
+    return _record(messages, tokens, regime, episode.rows[-1].info, run, observations)
 
 
 def _record(
-    policy: Any,
     messages: list[dict[str, str]],
     tokens: Trajectory,
     regime: Regime,
@@ -170,7 +174,6 @@ def _record(
         origin=regime.origin,
         params=None if regime.params is None else {name: float(each) for name, each in regime.params.items()},
         seed=seed,
-        tokenizer=trajectories.fingerprint(policy.tokenizer),
         observations=[each if isinstance(each, str) else _json(each) for each in observations],
         place=f"an episode of regime {regime.id}",
     )
