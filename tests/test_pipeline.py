@@ -240,6 +240,7 @@ def test_another_version_and_other_data_have_folders_of_their_own(tmp_path, monk
             {"stages.sft.schedule": "constant", "stages.sft.hold_steps": 3},
             "hold_steps is 3 with schedule constant, which never falls; leave it out",
         ),
+        ({"stages.sft.vocabulary": 259}, "stages.sft.vocabulary is 259; it must be greater than or equal to 260"),
         ({"stages.sft.opening_steps": 25}, "opening_steps is 25; it is at most steps (24)"),
         ({"stages.sft.data": {}}, "stages.sft.data has neither of file and expert; give one of them"),
         ({"stages.sft.data.file": "x.jsonl"}, "stages.sft.data has both of file and expert"),

@@ -66,7 +66,7 @@ def test_a_learned_vocabulary_is_the_same_bytes_again(tmp_path):
 
 
 def test_what_is_no_vocabulary_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no room beside the 259"):
+    with pytest.raises(ConfigError, match="no room beside bytes and markers; give 260 or more"):
         tokens.train_tokenizer(["a"], 259, tmp_path / "t.json")
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(DataError, match="is no tokenizer"):

@@ -44,16 +44,16 @@ COMMAND = "python -m pytest -m slow tests/slow/test_concierge.py"
 HEAD = f"""# A tiny model and contracts that drift
 
 A model of half a million parameters, random at first, orders cabs in `perdure/concierge` on its terse profile, in
-English and Hinglish: `configs/concierge_grpo.yaml`, three seeds. It imitates errands of the oracle, then learns from
-the reward of its own by GRPO: without drifts, with those of the published patterns, then mostly with a surge
-on longer trips; how far a drift moves its number differs from errand to errand. The oracle's errands, their order
-and those of GRPO differ from seed to seed, the first weights do not.
+English and Hinglish: `configs/concierge_grpo.yaml`, three seeds. It imitates errands of the oracle, then learns by
+GRPO from the reward of its own: without drifts, with those of the published patterns, with a surge on longer trips
+alone, with all of them again; how far a drift moves its number differs from errand to errand. The oracle's errands,
+their order and those of GRPO differ from seed to seed, the first weights do not.
 
 It is judged at three points on the same {TASKS} errands of the validation split of each of four kinds: without drift;
 with the patterns trained on; with variants of them that nothing in training has (a surge of 75 percent, the smallest
 cars refused from seven to one o'clock instead of nine, a fare under other fields); with unseen families, a class of
-cars that is withdrawn and a limit of calls. *Sampled* answers are drawn at temperature 0.7, as in training. Numbers are means over errands of means over seeds; a change stands with its 95 % bootstrap interval over
-errands, paired.
+cars that is withdrawn and a limit of calls. *Sampled* answers are drawn at temperature 0.7, as in training. Numbers
+are means over errands of means over seeds; a change stands with its 95 % bootstrap interval over errands, paired.
 
 `{COMMAND}` makes this page again.
 

@@ -9,6 +9,8 @@ from perdure.core.errors import ConfigError, DataError
 PAD = "<|pad|>"
 START = "<|im_start|>"
 END = "<|im_end|>"
+LEAST = 260
+"""Tokens that a learned vocabulary has at least: those of `byte_tokenizer` and one merge."""
 PIECES = r"[0-3]\d|\d| ?\p{Lu}{2,}(?=\p{Ll})| ?[\p{L}\p{M}_]+(?:\.[\p{L}\p{M}_]+)*| ?[^\s\p{L}\p{M}\p{N}_]+|\s+"
 """What a learned vocabulary may have as a token: a day, an hour or half a year (00 to 39), else one digit, so that
 dates are short and amounts need not be seen whole to be written; the capitals that an id begins with (TOKmo is TOK and
@@ -37,16 +39,13 @@ def train_tokenizer(texts: Iterable[str], size: int, file: Path) -> None:
     """Train a byte-level byte-pair vocabulary (Sennrich et al. 2016, arXiv 1508.07909) of `size` tokens; write it.
 
     Markers and padding are those of `byte_tokenizer`. No merge crosses what PIECES cuts. ConfigError where `size`
-    leaves no room for a merge (259 or fewer).
+    leaves no room for a merge (below LEAST).
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    least = len(byte_characters()) + 3
-    if size <= least:
-        raise ConfigError(
-            f"a vocabulary of {size} tokens has no room beside the {least} of bytes and markers; ask for more"
-        )
+    if size < LEAST:
+        raise ConfigError(f"a vocabulary of {size} tokens has no room beside bytes and markers; give {LEAST} or more")
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

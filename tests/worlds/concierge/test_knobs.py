@@ -213,11 +213,23 @@ def test_telling_a_moved_number_is_a_true_claim_and_the_usual_one_does_not_tell_
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"severity": 0}, "severity is 0.0; give a factor above 0"),
+        ({"severity": 0}, "severity is 0; give a factor above 0 and up to 10"),
         ({"severity_airline_price_rename": 2}, "moves no number"),
-        ({"severity_to": 0.5}, "severity is 1 and severity_to 0.5; give factors above 0"),
-        ({"severity": 0, "severity_to": 2}, "severity is 0 and severity_to 2"),
-        ({"severity_to": 20}, "severity_to 20; give factors above 0 and up to 10"),
+        ({"severity_to": 0.5}, "severity is 1 and severity_to 0.5; the second must be greater"),
+        ({"severity": 0, "severity_to": 2}, "severity is 0; give a factor"),
+        ({"severity_to": 20}, "severity_to is 20; give a factor above 0 and up to 10"),
+        (
+            {"severity_cab_surge_policy_tnc": -4, "pattern_cab_toll_unbundle": 1},
+            "severity_cab_surge_policy_tnc is -4; give a factor",
+        ),
+        ({"severity": float("nan")}, "severity is nan; a parameter of the concierge world is a finite number"),
+        ({"stage": "2"}, "stage is '2'; a parameter"),
+        ({"held_out": None}, "held_out is None; a parameter"),
+        ({"drift": True}, "drift is True; a parameter"),
+        (
+            {"domain_cab": 1, "pattern_airline_pax_required": 1},
+            "no errand is about the vendor of pattern_airline_pax_required: this regime has only cab",
+        ),
         ({"severity_to": 2, "severity_hotel_gst_field": 2}, "severity_hotel_gst_field stands beside severity_to"),
         ({"severity": 1.46, "severity_to": 1.54, "pattern_cab_surge_policy_tnc": 1}, "leaves nothing of cab.surge"),
         ({"severity_airline_baggage_tnc_rewrite": 0.1}, "leaves airline.baggage_tnc_rewrite at 7"),

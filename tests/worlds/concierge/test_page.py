@@ -35,7 +35,7 @@ def test_the_table_of_patterns_is_that_of_the_data(data):
 
 
 def test_everything_a_file_may_say_is_listed():
-    names = {*patches.OPERATORS, *judge._RULES, *judge._TESTS, *schema._TYPES, "items", "scope", "rate_limit", "outage"}
+    names = {*patches.OPERATORS, *judge.RULES, *judge.TESTS, *schema.TYPES, "items", "scope", "rate_limit", "outage"}
     names -= {"date_dmy"}
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
     parameters = (

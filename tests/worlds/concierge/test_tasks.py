@@ -11,6 +11,7 @@ import pytest
 from perdure.core.errors import ConfigError
 from perdure.worlds.concierge import baselines, outcome, scoring, scripts, settings, tasks
 from perdure.worlds.concierge.errand import Errand
+from perdure.worlds.concierge.world import Concierge
 
 FAST, ALL = 200, 2000
 PRINT = """
@@ -222,8 +223,21 @@ def test_a_regime_with_nothing_to_pose_is_refused(data):
     with pytest.raises(ConfigError, match="can drift from the start versions"):
         tasks.generated(data, 1, late)
     poor = settings.settings(data, {"stage": 2, "drift": 1, "domain_cab": 1, "pattern_payment_mfa_required": 1})
-    with pytest.raises(ConfigError, match="no task was found for seed 1"):
+    with pytest.raises(
+        ConfigError, match=r"no task worth posing .* vendors cab, patterns payment\.mfa_required\): no goal"
+    ):
         tasks.generated(data, 1, poor)
+
+
+def test_a_world_refuses_such_a_regime_before_any_errand():
+    evening = {"stage": 2, "domain_airline": 1, "pattern_airline_booking_window_shrink": 1, "severity": 0.2}
+    with pytest.raises(ConfigError, match=r"vendors airline, patterns airline\.booking_window_shrink@22"):
+        Concierge(evening)
+    world = Concierge({"stage": 1})
+    with pytest.raises(ConfigError, match=r"booking_window_shrink@22, .*@21, .*@20, .*@19 and others"):
+        world.check_regime({**evening, "severity_to": 0.6})
+    world.set_regime({"stage": 2, "domain_cab": 1, "severity": 0.2})
+    assert "airline.baggage_tnc_rewrite" not in world.check_regime({"stage": 2, "domain_cab": 1}).patterns
 
 
 def test_equal_arguments_give_equal_tasks_without_the_cache(data):

@@ -8,6 +8,7 @@ from pydantic import Field, Strict, ValidationError, field_validator, model_vali
 from perdure.core.errors import ConfigError
 from perdure.harness import mistakes
 from perdure.harness.sections import FACTORY, Count, Kwargs, Section, Whole
+from perdure.lm import tokens
 
 Number = Annotated[float, Strict()]
 Natural = Annotated[Whole, Field(ge=0)]
@@ -131,7 +132,7 @@ class SftConfig(FitConfig):
 
     data: DataConfig
     filter: FilterConfig = FilterConfig()
-    vocabulary: Count | None = None
+    vocabulary: Annotated[Whole, Field(ge=tokens.LEAST)] | None = None
     """Tokens of a byte-pair vocabulary trained on the examples first, for `perdure/tiny`; bytes alone if unset."""
     opening_steps: Natural = 0
     """Steps at the start that train on the first answer of each example alone: a random model learns to attend

@@ -13,6 +13,11 @@ def of_kind(contract: Contract, kind: str) -> Tool:
     return next(tool for tool in contract.tools.values() if tool.kind == kind)
 
 
+def has(contract: Contract, kind: str) -> bool:
+    """Whether the vendor has a tool of a kind."""
+    return any(tool.kind == kind for tool in contract.tools.values())
+
+
 def search(contract: Contract, wanted: Mapping[str, Any], page: int = 1, window: str | None = None) -> Action:
     """A search for `wanted`; `window` overrides a part of the day that the contract would assume."""
 

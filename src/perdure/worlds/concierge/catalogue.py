@@ -3,65 +3,20 @@
 import functools
 import hashlib
 import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from perdure.core.errors import ConfigError, DataError, nearest
-from perdure.worlds.concierge import checks, patches
+from perdure.worlds.concierge import checks, facts, forms, patches, patterns, wishes
 from perdure.worlds.concierge import contract as contracts
-from perdure.worlds.concierge.records import KINDS, LANGUAGES
+from perdure.worlds.concierge.patterns import Pattern
 
 DATA = Path(__file__).with_name("data")
 PAYMENT = "payment"
 CORE_PATTERNS = 20
 """Drift patterns of the published catalogue; perdure's further families have `family` set."""
-
-
-class Pattern(NamedTuple):
-    """One way in which a contract may drift."""
-
-    id: str
-    domain: str
-    type: str
-    from_version: int
-    to_version: int
-    family: str
-    """"" for the twenty published patterns, else the name of a family that is held out of training."""
-    variant_of: str
-    """The published pattern that this one is with other fields or thresholds, "" for none; held out of training too."""
-    needs: Mapping[str, Any]
-    """What the goal must have for this drift to matter."""
-    expires: bool
-    """Whether the ids of offers are renewed as it comes into force."""
-    consent: bool
-    """Whether the user must be told before the booking that stands."""
-    notice: str
-    codes: tuple[str, ...]
-    """Error codes that reveal it."""
-    tools: tuple[str, ...]
-    """Tools whose next ok result reveals it."""
-    description: str
-    numbers: tuple[int, ...]
-    """Numbers of the new fact."""
-    words: Mapping[str, tuple[str, ...]]
-    """Language -> expressions of which one stands in any sentence that tells of it; "a+b" asks for both parts."""
-    expressions: tuple[tuple[str, ...], ...]
-    """`words` of all languages, case folded, each as its parts."""
-    tell: Mapping[str, str]
-    """Language -> such a sentence."""
-    grace: int
-    """Turns for which the old form is accepted after the notice; 0 for none."""
-    moved_from: int | None
-    """What its number was before the drift; None where there is no number to move."""
-    patch: tuple[Mapping[str, Any], ...]
-
-    @property
-    def held_out(self) -> bool:
-        """Whether it is none of those that are trained on by default."""
-        return bool(self.family or self.variant_of)
 
 
 class Catalogue:
@@ -76,17 +31,18 @@ class Catalogue:
         self.patterns: dict[str, Pattern] = {}
         self.words: dict[str, Any] = {}
         self._written: dict[str, tuple[Mapping[str, Any], Path]] = {}
+        self._paths: dict[str, Path] = {}
         digest = hashlib.sha256()
         for folder in (DATA, *folders):
             if not any(Path(folder).glob("*/*.toml")):
                 raise ConfigError(f"{folder} holds neither domains/*.toml nor words/*.toml; name a folder that does")
             for path in sorted(Path(folder).glob("*/*.toml")):
-                text = path.read_text(encoding="utf-8")
+                text, found = _parsed(path)
                 digest.update(text.encode())
-                self._add(path, _parsed(text, path))
+                self._add(path, found)
         self.hash = digest.hexdigest()[:16]
         for domain, spec in self.domains.items():
-            checks.check_domain(domain, spec)
+            checks.check_domain(domain, spec, self.words["places"], str(self._paths[domain]))
         self.consumers = tuple(sorted(name for name, spec in self.domains.items() if "templates" in spec))
         self.identifiers = frozenset(
             name
@@ -146,9 +102,8 @@ class Catalogue:
         if name not in self._scaled:
             given, path = self._written[pattern_id]
             swap = {f"{usual:,}": f"{number:,}", f"{usual}": f"{number}"}
-            kept = {key: given[key] for key in ("from", "to", "grace", "moved_from") if key in given}
-            moved = {**_swapped(given, swap), **kept, "id": name, "variant_of": pattern_id}
-            self._scaled[name] = _pattern(pattern.domain, moved, path)
+            moved = patterns.varied(given, swap, name, str(path))
+            self._scaled[name] = patterns.made(pattern.domain, moved, str(path), pattern_id)
         return name
 
     def spread(self, pattern_id: str, low: float, high: float) -> tuple[str, ...]:
@@ -172,16 +127,19 @@ class Catalogue:
         return self.words["held_out"].get(kind, [])
 
     def _compiled(self, domain: str, version: int, pattern_ids: tuple[str, ...]) -> contracts.Contract:
-        spec = self.domains[domain]
-        for release in spec.get("versions", ()):
+        epoch = sum(self.pattern(pattern_id).expires for pattern_id in pattern_ids)
+        newest = max([version, *(self.pattern(pattern_id).to_version for pattern_id in pattern_ids)])
+        return contracts.compiled(self._patched(domain, version, pattern_ids), newest, epoch)
+
+    def _patched(self, domain: str, version: int, pattern_ids: tuple[str, ...] = ()) -> Mapping[str, Any]:
+        """A vendor's file with the stock releases up to a version and then the drifts applied."""
+        spec, place = self.domains[domain], self._paths[domain]
+        for index, release in enumerate(spec.get("versions", ())):
             if release["number"] <= version:
-                spec = patches.patched(spec, release["patch"], f"{domain}.versions[{release['number']}]")
-        epoch = 0
+                spec = patches.patched(spec, release["patch"], f"{place}: versions[{index}]")
         for pattern_id in pattern_ids:
-            pattern = self.pattern(pattern_id)
-            spec = patches.patched(spec, pattern.patch, f"pattern {pattern_id}")
-            version, epoch = max(version, pattern.to_version), epoch + pattern.expires
-        return contracts.compiled(spec, version, epoch)
+            spec = patches.patched(spec, self.pattern(pattern_id).patch, f"{place}: pattern {pattern_id!r}")
+        return spec
 
     def _add(self, path: Path, found: dict[str, Any]) -> None:
         if path.parent.name == "words":
@@ -191,27 +149,43 @@ class Catalogue:
             return
         if path.parent.name != "domains":
             return
-        domain = found.get("domain", path.stem)
+        forms.refuse_misfit(forms.NAME, found.setdefault("domain", path.stem), str(path), "domain")
+        domain = found["domain"]
         if domain in self.domains and path.parent.parent == DATA:
             raise ConfigError(f"{path}: domain {domain!r} stands twice")
-        for pattern in found.pop("patterns", []):
-            for given in _with_variants(pattern):
-                made = _pattern(domain, given, path)
+        entries = found.pop("patterns", [])
+        forms.refuse_misfit(forms.Many(forms.ANYTHING), entries, str(path), "patterns")
+        for entry in entries:
+            for given, made in patterns.written(entry, domain, str(path)):
                 if made.id in self.patterns:
                     raise ConfigError(f"{path}: pattern {made.id!r} stands twice; ids are unique")
                 self.patterns[made.id] = made
                 self._written[made.id] = (given, path)
-        self.domains[domain] = found
+        self.domains[domain], self._paths[domain] = found, path
 
     def _check(self) -> None:
         core = sum(not pattern.held_out and pattern.domain in _PUBLISHED for pattern in self.patterns.values())
         if core != CORE_PATTERNS:
             raise DataError(f"the catalogue has {core} published drift patterns; it must have {CORE_PATTERNS}")
         for domain in self.domains:
-            for version in range(1, self.versions(domain) + 1):
-                self.contract(domain, version)
+            for version in range(2, self.versions(domain) + 1):
+                place = f"{self._paths[domain]}: after versions[{version - 2}]"
+                checks.check_domain(domain, self._patched(domain, version), self.words["places"], place)
         for pattern in self.patterns.values():
-            self.contract(pattern.domain, pattern.from_version, (pattern.id,))
+            self._check_pattern(pattern)
+
+    def _check_pattern(self, pattern: Pattern) -> None:
+        """Raise ConfigError for a pattern that its vendor cannot drift by."""
+        domain, places, path = pattern.domain, self.words["places"], self._written[pattern.id][1]
+        others = {each.to_version for each in self.of_domain(domain) if each is not pattern}
+        versions = {*range(1, self.versions(domain) + 1), *others}
+        where, place = (f"{path}: {way}pattern {pattern.id!r}" for way in ("", "after "))
+        wishes.check_pattern(self.domains[domain], pattern, versions, self.patterns, places, where)
+        after = self._patched(domain, pattern.from_version, (pattern.id,))
+        checks.check_domain(domain, after, places, place)
+        if "templates" in after:
+            before = self._patched(domain, pattern.from_version)
+            facts.refuse_misread(before, after, place)
 
 
 _PUBLISHED = ("airline", "cab", "restaurant", "hotel", PAYMENT)
@@ -230,70 +204,10 @@ def _moved(pattern: Pattern, factor: float) -> int:
     return max(1, math.floor(start + (pattern.numbers[0] - start) * factor + 0.5))
 
 
-def _parsed(text: str, path: Path) -> dict[str, Any]:
+def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file and what it says."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None
-
-
-def _with_variants(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A pattern and its `variants`: the same with numbers or names swapped, everywhere."""
-    plain = {name: value for name, value in given.items() if name != "variants"}
-    variants = [
-        {**_swapped(plain, variant["swap"]), "id": variant["id"], "variant_of": given["id"]}
-        for variant in given.get("variants", ())
-    ]
-    return [plain, *variants]
-
-
-def _swapped(value: Any, swap: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _swapped(item, swap) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_swapped(item, swap) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(swap.get(str(value), value))
-    if isinstance(value, str):
-        for old, new in swap.items():
-            value = re.sub(rf"(?<!\d){re.escape(old)}(?!\d)", new, value)
-    return value
-
-
-def _pattern(domain: str, given: Mapping[str, Any], path: Path) -> Pattern:
-    place = f"{path}: pattern {given.get('id')!r}"
-    missing = [name for name in ("id", "from", "to", "type", "words", "tell", "patch") if name not in given]
-    if missing:
-        raise ConfigError(f"{place} lacks {', '.join(missing)}; give each a value")
-    if given["type"] not in KINDS:
-        raise ConfigError(f"{place} has the type {given['type']!r}; {nearest(given['type'], KINDS)}")
-    numbers = tuple(given.get("numbers", ()))
-    if "moved_from" in given and (len(numbers) != 1 or numbers[0] == given["moved_from"]):
-        raise ConfigError(f"{place} has moved_from and the numbers {list(numbers)}; give one other number")
-    if given.get("grace") and not given.get("notice"):
-        raise ConfigError(f"{place} has a grace period and no notice; say in `notice` what is deprecated")
-    shows = given.get("shows", {})
-    tell = {language: given["tell"].get(language, given["tell"].get("en", "")) for language in LANGUAGES}
-    return Pattern(
-        id=given["id"],
-        domain=domain,
-        type=given["type"],
-        from_version=given["from"],
-        to_version=given["to"],
-        family=given.get("family", ""),
-        variant_of=given.get("variant_of", ""),
-        needs=given.get("needs", {}),
-        expires=given.get("expires", False),
-        consent=given.get("consent", False),
-        notice=given.get("notice", ""),
-        codes=tuple(shows.get("codes", ())),
-        tools=tuple(f"{domain}.{verb}" for verb in shows.get("tools", ())),
-        description=given.get("description", ""),
-        numbers=numbers,
-        words={language: tuple(words) for language, words in given["words"].items()},
-        expressions=tuple(tuple(word.casefold().split("+")) for words in given["words"].values() for word in words),
-        tell=tell,
-        grace=given.get("grace", 0),
-        moved_from=given.get("moved_from"),
-        patch=tuple(given["patch"]),
-    )

@@ -34,13 +34,14 @@ def drawn(
     """A goal with the listings it is about, or None where this draw does not make the drifts matter."""
     spec = catalogue.domains[domain]
     needs = [_needs(pattern, draws) for pattern in drifts]
-    template = draws.choice(
-        [
-            each
-            for each in spec["templates"]
-            if each.get("min_stage", 1) <= settings.stage and has(settings.templates, each.get("held_out", False))
-        ]
-    )
+    templates = [
+        each
+        for each in spec["templates"]
+        if each.get("min_stage", 1) <= settings.stage and has(settings.templates, each.get("held_out", False))
+    ]
+    if not templates:
+        return None
+    template = draws.choice(templates)
     slots = _slots(spec, template, needs, now, _places(catalogue, settings.places), draws)
     search = next(tool for tool in spec["tools"].values() if tool["kind"] == "search")
     keys, request = _split(search, spec, slots)

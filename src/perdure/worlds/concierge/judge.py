@@ -57,7 +57,7 @@ def nights(checkin: str, checkout: str) -> int:
 def refusal(contract: Contract, known: Facts, now: str) -> Refusal | None:
     """The first policy that forbids this sale at `now` (ISO, to the minute), or None."""
     for policy in contract.policies:
-        rule = _RULES.get(policy["kind"])
+        rule = RULES.get(policy["kind"])
         extras = rule(policy, known, now) if rule is not None else None
         if extras is not None:
             return Refusal("policy_error", policy["code"], extras)
@@ -68,7 +68,7 @@ def holds(constraint: Constraint, known: Facts) -> bool:
     """Whether a constraint is fulfilled; a fact that does not exist fulfils nothing."""
     if constraint.fact not in known:
         return False
-    return _TESTS[constraint.test](known[constraint.fact], constraint.value)
+    return TESTS[constraint.test](known[constraint.fact], constraint.value)
 
 
 def candidates(contract: Contract, listing: Iterable[Offer], keys: Mapping[str, Any], goal: Goal) -> list[Choice]:
@@ -190,7 +190,7 @@ def _stay(policy, known, now):
     return {"field_name": "checkout"} if known["nights"] < 1 else None
 
 
-_RULES = {
+RULES = {
     "departed": _departed,
     "stay": _stay,
     "same_day_after": _same_day,
@@ -201,7 +201,7 @@ _RULES = {
 }
 """Kinds of policy that depend on the sale alone; `calls` in vendors holds those that depend on earlier calls."""
 
-_TESTS = {
+TESTS = {
     "at_most": lambda value, limit: value <= limit,
     "at_least": lambda value, limit: value >= limit,
     "equals": lambda value, wanted: value == wanted,

@@ -5,7 +5,7 @@ An operator that would change nothing, or that points at nothing, is an error: a
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from perdure.core.errors import ConfigError, nearest
@@ -36,24 +36,26 @@ def _set(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
 def _rename(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     """A field of a view under another name, at the same position."""
     view, index = _field(spec, patch, where)
+    _refuse_taken(patch, [field[0] for field in view], where)
     view[index] = [patch["to"], *view[index][1:]]
 
 
 def _remove(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     """A field of a view, or an item of a list, is gone."""
-    items = _at(spec, patch["at"], where)
+    items = _list(spec, patch, where)
     if "field" in patch:
         items.pop(_field(spec, patch, where)[1])
-    elif patch["value"] in items:
+    elif patch.get("value") in items:
         items.remove(patch["value"])
     else:
-        raise ConfigError(f"{where}: {patch['at']} has no {patch['value']!r} to remove")
+        raise ConfigError(f"{where}: {patch['at']} has no {patch.get('value')!r} to remove")
 
 
 def _rename_argument(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
-    arguments = _at(spec, patch["at"], where)
+    arguments = _table(spec, patch["at"], where)
     if patch["field"] not in arguments:
         raise ConfigError(f"{where}: {patch['at']} has no {patch['field']!r}; {nearest(patch['field'], arguments)}")
+    _refuse_taken(patch, arguments, where)
     renamed = {patch["to"] if name == patch["field"] else name: value for name, value in arguments.items()}
     arguments.clear()
     arguments.update(renamed)
@@ -61,7 +63,7 @@ def _rename_argument(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
 
 def _require(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     """An argument that must be given: always, or only above `above` rupees in total."""
-    argument = _at(spec, patch["at"], where)
+    argument = _table(spec, patch["at"], where)
     if "required_by" in argument or not argument.get("optional"):
         raise ConfigError(f"{where}: {patch['at']} is required already; a drift must change something")
     argument["required_by"] = {key: patch[key] for key in ("code", "above") if key in patch}
@@ -69,7 +71,7 @@ def _require(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
 
 def _append(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     """Something more at the end of a list: a fee, an enumerated value, a field."""
-    items = _at(spec, patch["at"], where)
+    items = _list(spec, patch, where)
     if patch["value"] in items:
         raise ConfigError(f"{where}: {patch['at']} has {patch['value']!r} already; a drift must change something")
     items.append(patch["value"])
@@ -85,7 +87,10 @@ def _represent(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     view, index = _field(spec, patch, where)
     name, source = view[index][:2]
     transform = [patch["transform"]] if "transform" in patch else []
-    view[index] = [name, patch.get("source", source), *transform]
+    made = [name, patch.get("source", source), *transform]
+    if made == view[index]:
+        raise ConfigError(f"{where}: {patch['field']} is written so already; a drift must change something")
+    view[index] = made
 
 
 def _introduce(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
@@ -99,6 +104,8 @@ def _introduce(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
 def _bump(spec: Spec, patch: Mapping[str, Any], where: str) -> None:
     """A higher version of an authorisation: scopes and tokens are named by it."""
     parent, name = _parent(spec, patch, where)
+    if not isinstance(parent[name], int):
+        raise ConfigError(f"{where}: {patch['at']} is {parent[name]!r}; point at a version, a whole number")
     parent[name] += patch.get("by", 1)
 
 
@@ -140,15 +147,34 @@ def _at(spec: Spec, path: str, where: str) -> Any:
 
 def _parent(spec: Spec, patch: Mapping[str, Any], where: str, new: bool = False) -> tuple[Spec, str]:
     path, _, name = patch["at"].rpartition(".")
-    parent = _at(spec, path, where) if path else spec
+    parent = _table(spec, path, where) if path else spec
     if not new:
         _at(spec, patch["at"], where)
     return parent, name
 
 
+def _table(spec: Spec, path: str, where: str) -> Spec:
+    found = _at(spec, path, where)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: {path} is no table; point at one, or at what lies in one")
+    return found
+
+
+def _list(spec: Spec, patch: Mapping[str, Any], where: str) -> list[Any]:
+    found = _at(spec, patch["at"], where)
+    if not isinstance(found, list):
+        raise ConfigError(f"{where}: {patch['at']} is no list; point at one")
+    return found
+
+
+def _refuse_taken(patch: Mapping[str, Any], names: Collection[str], where: str) -> None:
+    if patch["to"] in names:
+        raise ConfigError(f"{where}: {patch['at']} has {patch['to']!r} already; give a name that is new")
+
+
 def _field(spec: Spec, patch: Mapping[str, Any], where: str) -> tuple[list[Any], int]:
-    view = _at(spec, patch["at"], where)
-    names = [field[0] for field in view]
+    view = _list(spec, patch, where)
+    names = [field[0] if isinstance(field, list) and field else "" for field in view]
     if patch["field"] not in names:
         raise ConfigError(f"{where}: {patch['at']} has no {patch['field']!r}; {nearest(patch['field'], names)}")
     return view, names.index(patch["field"])

@@ -69,12 +69,12 @@ def _property(argument: Argument, contract: Contract, places: Mapping[str, list[
         return {"type": "string", "enum": [f"{SCOPE}{contract.auth}"]}
     if argument.type == "items":
         return {"type": "array", "minItems": 1, "maxItems": MOST_ITEMS, "items": _item(contract)}
-    return dict(_TYPES[argument.type])
+    return dict(TYPES[argument.type])
 
 
 def _item(contract: Contract) -> dict[str, Any]:
     """The schema of one item of an order."""
-    fields = {"dish_id": _TYPES["id"], "qty": _TYPES["count"], "modifiers": {"type": "array", "items": _TYPES["text"]}}
+    fields = {"dish_id": TYPES["id"], "qty": TYPES["count"], "modifiers": {"type": "array", "items": TYPES["text"]}}
     required = ["dish_id", "qty", *contract.item_fields]
     return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
 
@@ -92,7 +92,7 @@ def _mismatch(argument: Argument, value: Any, contract: Contract, places: Mappin
     elif kind.startswith("offered:"):
         good, expected = isinstance(value, str) and len(value) <= MOST_TEXT, "string"
     else:
-        good, expected = _CHECKS[kind](value), kind
+        good, expected = CHECKS[kind](value), kind
     if good:
         return None
     return Refusal(
@@ -174,7 +174,7 @@ _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9](:00\+05:30)?")
 _GST = re.compile(r"[0-9A-Z]{15}")
 
-_TYPES: dict[str, dict[str, Any]] = {
+TYPES: dict[str, dict[str, Any]] = {
     "integer": {"type": "integer", "minimum": 0, "maximum": 10_000_000},
     "count": {"type": "integer", "minimum": 1, "maximum": 20},
     "boolean": {"type": "boolean"},
@@ -190,7 +190,7 @@ _TYPES: dict[str, dict[str, Any]] = {
     "window": {"type": "string", "enum": list(WINDOWS)},
 }
 
-_CHECKS: dict[str, Callable[[Any], bool]] = {
+CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": _is_integer,
     "count": _is_count,
     "boolean": lambda value: isinstance(value, bool),

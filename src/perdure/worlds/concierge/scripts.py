@@ -173,7 +173,11 @@ class Script:
             for attribute in contract.derived:
                 found.pop(attribute, None)
             self._offers.append(({**truth, **found}, keys, name))
-        if self._adapts and "applied" in response and tool.arguments["time_window"].default != self._window():
+        if (
+            self._adapts
+            and "applied" in response
+            and any(tool.arguments[name].default != self._window() for name in response["applied"])
+        ):
             return
         if self._adapts and "next_page" in response:
             self._page = response["next_page"]
@@ -205,6 +209,8 @@ class Script:
             return self._search(self._to_search[-1])
         if self._booked is not None and choice is not None and self._stands(choice):
             return Action("submit", confidence=1.0)
+        if self._booking and not calls.has(self._contract(goal.domain), "cancel"):
+            return Action("submit", confidence=0.0)
         if self._booking:
             return calls.cancel(self._contract(goal.domain), self._booking)
         if choice is None:
@@ -270,7 +276,7 @@ class Script:
             secrets["mfa_code"] = self._goal.secrets["mfa_code"]
         contract = self._contract(self._goal.domain)
         gst = calls.of_kind(contract, "book").arguments.get("gst_number")
-        if gst is not None and gst.required_by is not None and total > gst.required_by["above"]:
+        if gst is not None and gst.required_by is not None and total > gst.required_by.get("above", -1):
             secrets["gst_number"] = self._goal.secrets["gst_number"]
         for name in secrets:
             if name not in self._answered:

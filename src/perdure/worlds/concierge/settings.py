@@ -1,8 +1,9 @@
 """What a regime fixes for whole episodes: stage, languages, vendors, active drifts, start versions."""
 
 import functools
+import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.core.errors import ConfigError, nearest
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
@@ -57,12 +58,12 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
     `stage` (1 to 3), `drift` and `decoy` (probabilities), `held_out` (0: the published twenty, 1: variants of
     theirs, with other fields or thresholds, 2: the further families, 3: all), `held_out_templates` and
     `held_out_places` (0: those trained on, 1: those held out, 2: both), `language_NAME`, `domain_NAME` and
-    `pattern_DOMAIN_NAME` (weights;
-    naming one leaves out those not named), `version_DOMAIN` (a stock version), `severity` and
-    `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `severity_to` (with it each errand
-    has a severity between the two, by tenths, but none that gives a held-out threshold), `lead_time` (turns from the
-    notice of a drift until it is in force). Raises ConfigError for anything else.
+    `pattern_DOMAIN_NAME` (weights; naming one leaves out those not named), `version_DOMAIN` (a stock version),
+    `severity` and `severity_DOMAIN_NAME` (how many times as far as usual a drift moves its number), `severity_to`
+    (with it each errand has a severity between the two, by tenths, but none that gives the number of a variant),
+    `lead_time` (turns from the notice of a drift until it is in force). Raises ConfigError for anything else.
     """
+    _refuse_values(params)
     stage = _whole(params, "stage", 1, 1, max(MAX_TURNS))
     held_out = _whole(params, "held_out", 0, 0, 3)
     allowed = TERSE_LANGUAGES if terse else LANGUAGES
@@ -79,8 +80,14 @@ def settings(catalogue: Catalogue, params: Mapping[str, float], terse: bool = Fa
         raise ConfigError("no vendor of this regime has held-out templates or places; name another or leave them out")
     ids = {name.replace(".", "_", 1): name for name in catalogue.patterns}
     named = _weights(params, "pattern", tuple(ids))
-    active = [ids[name] for name in named] if named else _of_families(catalogue, held_out)
     _refuse_unknown(catalogue, params, ids)
+    active = [ids[name] for name in named] if named else _of_families(catalogue, held_out)
+    active = [name for name in active if catalogue.pattern(name).domain in (*domains, PAYMENT)]
+    if named and not active:
+        raise ConfigError(
+            f"no errand is about the vendor of {', '.join(f'pattern_{name}' for name in named)}: this regime has only "
+            f"{', '.join(domains)}; name others, or give their vendor a weight (domain_...)"
+        )
     spread = _spread(catalogue, params, active)
     versions = {name: _whole(params, f"version_{name}", 1, 1, catalogue.versions(name)) for name in catalogue.domains}
     return Settings(
@@ -136,9 +143,6 @@ def _moved(catalogue: Catalogue, params: Mapping[str, float], pattern_id: str) -
     """The pattern whose number is moved as far as the regime says; the id as it is where that is as far as usual."""
     own = f"severity_{pattern_id.replace('.', '_', 1)}"
     factor = float(params.get(own, params.get("severity", 1.0)))
-    if not 0 < factor <= MOST_SEVERITY:
-        name = own if own in params else "severity"
-        raise ConfigError(f"{name} is {factor}; give a factor above 0 and up to {MOST_SEVERITY:g}")
     if catalogue.pattern(pattern_id).moved_from is None and own not in params:
         return pattern_id
     return catalogue.scaled(pattern_id, factor)
@@ -154,11 +158,8 @@ def _spread(
     if own is not None:
         raise ConfigError(f"{own} stands beside severity_to, which spreads all severities; leave one of them out")
     low, high = float(params.get("severity", 1.0)), float(params["severity_to"])
-    if not 0 < low < high <= MOST_SEVERITY:
-        raise ConfigError(
-            f"severity is {low:g} and severity_to {high:g}; give factors above 0 and up to {MOST_SEVERITY:g}, the "
-            "second greater"
-        )
+    if low >= high:
+        raise ConfigError(f"severity is {low:g} and severity_to {high:g}; the second must be greater")
     return tuple((name, catalogue.spread(name, low, high)) for name in catalogue.patterns if name in active)
 
 
@@ -177,6 +178,16 @@ def _whole(params: Mapping[str, float], name: str, default: int, low: int, high:
     if value != int(value) or not low <= value <= high:
         raise ConfigError(f"{name} is {value}; give a whole number from {low} to {high}")
     return int(value)
+
+
+def _refuse_values(params: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what is no finite number, and for a severity out of range, whatever it belongs to."""
+    for name, value in params.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise ConfigError(f"{name} is {value!r}; a parameter of the concierge world is a finite number")
+        if name.partition("_")[0] == "severity" and not 0 < value <= MOST_SEVERITY:
+            raise ConfigError(f"{name} is {value}; give a factor above 0 and up to {MOST_SEVERITY:g}")
 
 
 def _share(params: Mapping[str, float], name: str, default: float) -> float:

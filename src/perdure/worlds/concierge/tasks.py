@@ -6,6 +6,7 @@ by playing it; else the next attempt of the same seed is drawn. So every drift i
 
 import datetime
 import functools
+from collections.abc import Iterable
 
 from perdure.core.errors import ConfigError
 from perdure.worlds.concierge import goals, proof
@@ -16,6 +17,7 @@ from perdure.worlds.concierge.records import MAX_TURNS
 from perdure.worlds.concierge.settings import Settings, usable
 
 MOST_ATTEMPTS = 400
+MOST_LISTED = 4
 SAME_DRIFTS = 40
 """Attempts with the same drifts before others are drawn."""
 FIRST_DAY = datetime.date(2026, 4, 25)
@@ -45,9 +47,22 @@ def generated(catalogue: Catalogue, seed: int, settings: Settings) -> Task:
         oracle = None if task is None else proof.solution(catalogue, task)
         if task is not None and oracle is not None and len(oracle) <= (settings.most_turns or task.max_turns - 1):
             return task._replace(oracle_turns=len(oracle), oracle=oracle)
+    names = [one for name in settings.patterns for one in dict(settings.spread).get(name, (name,))]
     raise ConfigError(
-        f"no task was found for seed {seed} in {MOST_ATTEMPTS} attempts under {settings}; allow more patterns"
+        f"no task worth posing was found in {MOST_ATTEMPTS} attempts (seed {seed}, stage {settings.stage}, vendors "
+        f"{_listed(name for name, _ in settings.domains)}, patterns {_listed(names)}): no goal makes these drifts "
+        "matter; allow other patterns or vendors, or bring severity nearer to 1"
     )
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:MOST_LISTED]) + (" and others" if len(found) > MOST_LISTED else "")
+
+
+def check(catalogue: Catalogue, settings: Settings) -> None:
+    """Raise ConfigError where settings leave nothing to pose: their first task, with drifts if they have any."""
+    generated(catalogue, VALIDATION[0], settings._replace(drift=float(settings.drift > 0)))
 
 
 def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pattern, ...]:
@@ -56,7 +71,10 @@ def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pat
         return ()
     possible = usable(catalogue, settings)
     if not possible:
-        raise ConfigError(f"no pattern of {settings.patterns} can drift from the start versions; lower version_...")
+        raise ConfigError(
+            f"no pattern of {_listed(settings.patterns)} can drift from the start versions of this regime; lower its "
+            "version_..., or name other patterns"
+        )
     first = draws.choice(possible)
     drifts = (first,) if settings.stage == 2 else (first, *_second(catalogue, settings, first, possible, draws))
     spread = dict(settings.spread)

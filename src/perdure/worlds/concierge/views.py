@@ -65,9 +65,9 @@ def _field(entry: list[str], place: str) -> Field:
 
 
 def _transform(name: str, place: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    if name not in _TRANSFORMS:
-        raise ConfigError(f"{place} has the transform {name!r}; {nearest(name, _TRANSFORMS)}")
-    return _TRANSFORMS[name]
+    if name not in TRANSFORMS:
+        raise ConfigError(f"{place} has the transform {name!r}; {nearest(name, TRANSFORMS)}")
+    return TRANSFORMS[name]
 
 
 def _to_paise(rupees: int) -> int:
@@ -86,4 +86,4 @@ def _from_day_first(stamp: str) -> str:
     return f"{stamp[6:10]}-{stamp[3:5]}-{stamp[:2]}{stamp[10:]}"
 
 
-_TRANSFORMS = {"paise": (_to_paise, _from_paise), "dmy": (_to_day_first, _from_day_first)}
+TRANSFORMS = {"paise": (_to_paise, _from_paise), "dmy": (_to_day_first, _from_day_first)}

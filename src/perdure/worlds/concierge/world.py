@@ -95,8 +95,13 @@ class Concierge(LaneWorld):
         self._asked = dict(self._params)
 
     def check_regime(self, params: Mapping[str, float]) -> Settings:
-        """What `params` mean, those left out as the world was built; ConfigError for a wrong one; changes nothing."""
-        return settings(self.catalogue, {**self._defaults, **params}, self._terse)
+        """What `params` mean, those left out as the world was built; changes nothing.
+
+        ConfigError for a wrong one, and where they leave no task that is worth posing.
+        """
+        chosen = settings(self.catalogue, {**self._defaults, **params}, self._terse)
+        tasks.check(self.catalogue, chosen)
+        return chosen
 
     def set_regime(self, params: Mapping[str, float]) -> None:
         """Have the next episode follow `params`; what is left out is as the world was built."""
