@@ -73,7 +73,7 @@ BY = "Sampled answers to errands of stage 2, all kinds and seeds together.\n\n"
 LASTING = f"""
 ## What it takes
 
-Seconds of processor time on one thread, evaluations included; {SECONDS:,} are allowed.
+Seconds of processor time on one thread, what judges apart; {SECONDS:,} are allowed.
 
 """
 
