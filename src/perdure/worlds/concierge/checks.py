@@ -6,6 +6,7 @@ from typing import Any
 
 from perdure.core.errors import ConfigError
 from perdure.worlds.concierge import entries, facts, forms, schema, wishes
+from perdure.worlds.concierge.contract import SHOWN
 from perdure.worlds.concierge.forms import refuse, refuse_unknown
 
 SECTIONS = ("tools", "views", "pricing", "offers", "slots", "constraints", "templates", "skeletons", "phrases")
@@ -17,7 +18,6 @@ _BY_NAME = {
     "refund": {"charge_id": "id", "amount_inr": "integer"},
 }
 """Kind of tool -> the arguments that it must be called with, and their types."""
-_SHOWN = {"search": "offer", "book": "booking", "read": "booking"}
 
 Places = Mapping[str, list[str]]
 
@@ -77,8 +77,8 @@ def _check_tool(spec: Mapping[str, Any], places: Places, verb: str, tool: Mappin
             raise ConfigError(f"{where}: a tool of kind {tool['kind']!r} needs the argument {name} of type {kind!r}")
     if tool["kind"] in ("cancel", "read") and not (arguments and not _may_lack(next(iter(arguments.values())))):
         raise ConfigError(f"{where}: its first argument names a booking; give it one that is not optional")
-    if tool["kind"] in _SHOWN:
-        refuse_unknown(f"{where}.shown", tool.get("shown", _SHOWN[tool["kind"]]), spec.get("views", {}))
+    if tool["kind"] in SHOWN:
+        refuse_unknown(f"{where}.shown", tool.get("shown", SHOWN[tool["kind"]]), spec.get("views", {}))
 
 
 def _may_lack(argument: Mapping[str, Any]) -> bool:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from perdure.worlds.concierge.views import View, view_of
 
+SHOWN = {"search": "offer", "book": "booking", "read": "booking"}
+"""Kind of tool -> the view of its answer, where the file names no other."""
+
 
 class Argument(NamedTuple):
     """An argument of a tool."""
@@ -136,7 +139,7 @@ def _tool(domain: str, verb: str, tool: Mapping[str, Any]) -> Tool:
         keys=tuple(tool.get("keys", ())),
         selects=tool.get("selects", ""),
         single=tool.get("single", False),
-        shown=tool.get("shown", {"search": "offer", "book": "booking", "read": "booking"}.get(tool["kind"], "")),
+        shown=tool.get("shown", SHOWN.get(tool["kind"], "")),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
+from perdure.worlds.concierge.patterns import numbers_of
 from perdure.worlds.concierge.records import Action, Episode, Turn
 
 DISCOUNT = 0.9
@@ -103,8 +104,7 @@ def _holds_fact(pattern: Pattern, text: str) -> bool:
         return False
     if not pattern.numbers:
         return True
-    numbers = {int(number) for number in re.findall(r"\d{1,9}", text)}
-    return all(number in numbers for number in pattern.numbers)
+    return numbers_of(text).issuperset(pattern.numbers)
 
 
 def _is_told(pattern: Pattern, action: Action) -> bool:

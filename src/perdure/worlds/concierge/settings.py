@@ -118,12 +118,9 @@ def has(choice: int, held_out: bool) -> bool:
 @functools.lru_cache(maxsize=64)
 def usable(catalogue: Catalogue, chosen: Settings) -> tuple[Pattern, ...]:
     """The active patterns that can be the first drift: their vendor begins no later than they need."""
-    least, domains = dict(chosen.versions), {name for name, weight in chosen.domains if weight > 0}
-    return tuple(
-        pattern
-        for pattern in map(catalogue.pattern, chosen.patterns)
-        if pattern.domain in domains | {PAYMENT} and least.get(pattern.domain, 1) <= pattern.from_version
-    )
+    least = dict(chosen.versions)
+    possible = map(catalogue.pattern, chosen.patterns)
+    return tuple(each for each in possible if least.get(each.domain, 1) <= each.from_version)
 
 
 def _of_families(catalogue: Catalogue, held_out: int) -> list[str]:
