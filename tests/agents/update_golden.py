@@ -63,8 +63,12 @@ def measured(name: str) -> dict[str, float]:
         f"norm/{key}": float(np.sqrt(sum(np.square(leaf).sum(dtype=np.float64) for leaf in jax.tree.leaves(part))))
         for key, part in params.items()
     }
-    mean = lambda parts: float(np.concatenate(parts).mean(dtype=np.float64))
-    return {"reward": mean(rewards), "action": mean(actions), **last, **norms}
+    return {"reward": root_mean_square(rewards), "action": root_mean_square(actions), **last, **norms}
+
+
+def root_mean_square(parts: list[np.ndarray]) -> float:
+    """A size, not a mean: where actions of both signs cancel, rounding alone moves the mean by any share of itself."""
+    return float(np.sqrt(np.square(np.concatenate(parts), dtype=np.float64).mean()))
 
 
 def golden() -> dict[str, Any]:
