@@ -100,6 +100,22 @@ def test_the_state_brings_the_weight_back():
     assert tick(other, kl=0.3) == tick(callback, kl=0.3)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_kl": 0.1}, r"target_kl 0\.04 \(now 0\.1\); set it as it was"),
+        ({"beta_max": 0.5}, r"beta_max 1\.0 \(now 0\.5\)"),
+        ({"law": "driftcall", "kp": 1.0}, r"law log \(now driftcall\), kp None \(now 1\.0\)"),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(options, said):
+    callback, _ = bound()
+    other, trainer = bound(**options)
+    with pytest.raises(ConfigError, match=said):
+        other.load(callback.state(), "here")
+    assert trainer.beta == 0.04
+
+
 def test_the_callback_comes_before_the_reporters():
     callback, trainer = bound()
     assert trainer.callback_handler.callbacks == [callback, "reporter"]

@@ -179,7 +179,7 @@ def test_a_checkpoint_holds_the_controller_and_what_was_not_yet_logged(build, ru
     folder = runs[0].args.output_dir
     with open(f"{folder}/checkpoint-5/driftcall_state.json") as file:
         state = json.load(file)
-    assert state["controller"]["coefficient"] == runs[0].betas[10]
+    assert state["controller"]["controller"]["coefficient"] == runs[0].betas[10]
     assert state["metrics"] == {}
 
 
@@ -193,7 +193,7 @@ def test_what_was_not_yet_logged_is_logged_after_a_resume(build, tmp_path):
         assert resumed.state.log_history[0][name] == straight.state.log_history[0][name]
 
 
-def test_checkpoints_that_cannot_be_resumed_from_are_refused(build, tmp_path):
+def test_checkpoints_that_cannot_be_resumed_from_are_refused(build, watched, tokenizer, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
     build("json", **options).train()
     whole, torn = tmp_path / "run" / "checkpoint-1", tmp_path / "torn"
@@ -204,6 +204,9 @@ def test_checkpoints_that_cannot_be_resumed_from_are_refused(build, tmp_path):
         build("json", **options).train(resume_from_checkpoint=str(torn))
     with pytest.raises(ConfigError, match="enable_adaptive_kl is not what it was"):
         build("json", enable_adaptive_kl=False, **options).train(resume_from_checkpoint=str(whole))
+    other = watched.adapter(tokenizer, stage=2)
+    with pytest.raises(ConfigError, match=r"train_dataset begins with .*'stage': 2.*, but with .*'stage': 1.* when"):
+        build("json", train_dataset=other, **options).train(resume_from_checkpoint=str(whole))
     with pytest.raises(DataError, match=r"completions that serve 4 micro-batches \(2 were done\)"):
         build("json", steps_per_generation=4, **options | {"save_steps": 2}).train(resume_from_checkpoint=str(whole))
 
@@ -216,8 +219,9 @@ def test_checkpoints_that_cannot_be_resumed_from_are_refused(build, tmp_path):
         ('{"metrics": {}}', DataError, "driftcall_state.json is damaged"),
         ('{"metrics": {"kl": 1}, "controller": null}', DataError, "driftcall_state.json is damaged"),
         ('{"metrics": {}, "controller": {"coefficient": 1}}', DataError, "driftcall_state.json is damaged"),
+        ("SETTINGS 3", DataError, "driftcall_state.json is damaged"),
         ("COEFFICIENT null", DataError, "its weight is None"),
-        ("COEFFICIENT 1e9", ConfigError, r"has a weight of 1e\+09, outside \[0.001, 1\]; set adaptive_kl_beta_min"),
+        ("COEFFICIENT 1e9", DataError, r"is damaged \(a weight of 1e\+09, outside \[0.001, 1\]\)"),
     ],
 )
 def test_a_damaged_state_is_refused_with_its_name(build, tmp_path, text, kind, said):
@@ -227,7 +231,11 @@ def test_a_damaged_state_is_refused_with_its_name(build, tmp_path, text, kind, s
     path = checkpoint / "driftcall_state.json"
     if text.startswith("COEFFICIENT"):
         state = json.loads(path.read_text())
-        state["controller"]["coefficient"] = json.loads(text.split()[1])
+        state["controller"]["controller"]["coefficient"] = json.loads(text.split()[1])
+        text = json.dumps(state)
+    if text.startswith("SETTINGS"):
+        state = json.loads(path.read_text())
+        state["controller"]["settings"] = json.loads(text.split()[1])
         text = json.dumps(state)
     path.write_text(text)
     with pytest.raises(kind, match=said):

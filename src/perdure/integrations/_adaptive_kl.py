@@ -100,28 +100,36 @@ class AdaptiveKLCallback(TrainerCallback):
         return control
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, as JSON values."""
+        """What a checkpoint must hold, as JSON values: the settings, and the controller where it stands."""
         assert self.controller is not None, "bound"
-        return self.controller.state_dict()
+        return {"settings": self._settings(), "controller": self.controller.state_dict()}
 
     def load(self, state: Mapping[str, Any], place: str) -> None:
         """Take up what `state` gave; the trainer's beta follows.
 
-        DataError, naming `place`, for what is no state; ConfigError for a weight outside the bounds.
+        DataError, naming `place`, for what is no state; ConfigError where the settings are not those it was written
+        with.
         """
-        assert self.controller is not None, "bound"
         restored = self._begun(self.beta_min)
         try:
-            restored.load_state_dict(state)
-        except DataError as error:
+            before, within = state["settings"], state["controller"]
+            changed = [name for name, value in self._settings().items() if before[name] != value]
+            restored.load_state_dict(within)
+        except (DataError, KeyError, TypeError) as error:
             raise DataError(f"{place} is damaged ({told(error)}); resume from an earlier checkpoint") from None
-        weight = restored.coefficient
-        if not self.beta_min <= weight <= self.beta_max:
-            raise ConfigError(
-                f"{place} has a weight of {weight:g}, outside [{self.beta_min:g}, {self.beta_max:g}]; set "
-                "adaptive_kl_beta_min and adaptive_kl_beta_max as they were"
+        if changed:
+            had = ", ".join(f"{name} {before[name]} (now {getattr(self, name)})" for name in changed)
+            raise ConfigError(f"{place} was written with {had}; set it as it was, or begin a new run from the weights")
+        if not self.beta_min <= restored.coefficient <= self.beta_max:
+            raise DataError(
+                f"{place} is damaged (a weight of {restored.coefficient:g}, outside [{self.beta_min:g}, "
+                f"{self.beta_max:g}]); resume from an earlier checkpoint"
             )
-        self.controller, self.trainer.beta = restored, weight
+        self.controller, self.trainer.beta = restored, restored.coefficient
+
+    def _settings(self) -> dict[str, Any]:
+        """What a resume must not change."""
+        return {name: getattr(self, name) for name in ("law", "target_kl", "kp", "beta_min", "beta_max")}
 
     def refuse_start(self, beta: float) -> None:
         """ConfigError for a beta that control cannot begin with."""

@@ -109,3 +109,11 @@ def adapters(*given: Any) -> list[EpisodeDatasetAdapter]:
     """Those of the data sets that are adapters, also within mappings."""
     found = [each for one in given for each in (one.values() if isinstance(one, dict) else [one])]
     return [each for each in found if isinstance(each, EpisodeDatasetAdapter)]
+
+
+def first_row(dataset: Any) -> dict[str, Any] | None:
+    """What determines the first episode of a data set, as JSON values; None for a stream."""
+    if not isinstance(dataset, Dataset):
+        return None
+    row = dataset[0]
+    return {name: row[name] for name in ("episode_seed", "stage", "language_weights")}

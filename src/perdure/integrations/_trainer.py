@@ -183,7 +183,11 @@ class DriftCallGRPOTrainer(GRPOTrainer):
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             pending = {name: [_written(value) for value in values] for name, values in self._metrics["train"].items()}
             callback = self.adaptive_kl_callback
-            state = {"controller": None if callback is None else callback.state(), "metrics": pending}
+            state = {
+                "controller": None if callback is None else callback.state(),
+                "first_row": _checks.first_row(self.train_dataset),
+                "metrics": pending,
+            }
             write_atomic(folder / STATE, json.dumps(state, allow_nan=False).encode())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -197,11 +201,16 @@ class DriftCallGRPOTrainer(GRPOTrainer):
         try:
             state = json.loads(path.read_text())
             pending = {str(name): [_read(value) for value in values] for name, values in state["metrics"].items()}
-            controller = state["controller"]
+            controller, first_row = state["controller"], state["first_row"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path} is damaged ({told(error)}); resume from an earlier checkpoint") from None
         if (controller is None) != (self.adaptive_kl_callback is None):
             raise ConfigError(f"enable_adaptive_kl is not what it was when {checkpoint} was written; set it as it was")
+        if first_row != (now := _checks.first_row(self.train_dataset)):
+            raise ConfigError(
+                f"train_dataset begins with {now}, but with {first_row} when {checkpoint} was written; give the rows "
+                "that it had"
+            )
         self._metrics["train"].update(pending)
         if self.adaptive_kl_callback is not None:
             self.adaptive_kl_callback.load(controller, str(path))
