@@ -31,7 +31,7 @@ demo: $(VENV)/.installed
 	$(BIN)/perdure demo
 
 test: $(VENV)/.installed-dev
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
