@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.core.errors import ConfigError, DataError, nearest
-from perdure.worlds.concierge import checks, facts, forms, patches, patterns, wishes
+from perdure.worlds.concierge import checks, facts, forms, patches, patterns, spoken, wishes
 from perdure.worlds.concierge import contract as contracts
 from perdure.worlds.concierge.patterns import Pattern
 
@@ -32,6 +32,7 @@ class Catalogue:
         self.words: dict[str, Any] = {}
         self._written: dict[str, tuple[Mapping[str, Any], Path]] = {}
         self._paths: dict[str, Path] = {}
+        said: list[tuple[dict[str, Any], Path]] = []
         digest = hashlib.sha256()
         for folder in (DATA, *folders):
             if not any(Path(folder).glob("*/*.toml")):
@@ -39,7 +40,13 @@ class Catalogue:
             for path in sorted(Path(folder).glob("*/*.toml")):
                 text, found = _parsed(path)
                 digest.update(text.encode())
-                self._add(path, found)
+                if path.parent.name == "words":
+                    self._say(path, found)
+                    said.append((found, path))
+                else:
+                    self._add(path, found)
+        for found, path in reversed(said):  # A file may spoil what an earlier one says; it is the one to name.
+            spoken.refuse_unusable(found, self.words, str(path))
         self.hash = digest.hexdigest()[:16]
         for domain, spec in self.domains.items():
             checks.check_domain(domain, spec, self.words["places"], str(self._paths[domain]))
@@ -141,14 +148,14 @@ class Catalogue:
             spec = patches.patched(spec, self.pattern(pattern_id).patch, f"{place}: pattern {pattern_id!r}")
         return spec
 
+    def _say(self, path: Path, found: dict[str, Any]) -> None:
+        forms.refuse_misfit(spoken.FORM, found, str(path))
+        for name, entries in found.items():
+            self.words.setdefault(name, {}).update(entries)
+
     def _add(self, path: Path, found: dict[str, Any]) -> None:
-        if path.parent.name == "words":
-            for name, entries in found.items():
-                known = self.words.setdefault(name, {})
-                known.update(entries)
-            return
         if path.parent.name != "domains":
-            return
+            raise ConfigError(f"{path} lies in {path.parent.name}/; vendors are read from domains/, words from words/")
         forms.refuse_misfit(forms.NAME, found.setdefault("domain", path.stem), str(path), "domain")
         domain = found["domain"]
         if domain in self.domains and path.parent.parent == DATA:

@@ -201,13 +201,13 @@ def _check_phrases(spec: Mapping[str, Any], place: str) -> None:
     filled = {*slots, "purpose", *(f"{name}_time" for name, slot in slots.items() if slot["type"] == "moment")}
     for language, texts in spec["skeletons"].items():
         for index, text in enumerate(texts):
-            _check_text(text, filled, f"{place}: skeletons.{language}[{index}]")
+            check_text(text, filled, f"{place}: skeletons.{language}[{index}]")
     for name, table in spoken.items():
         allowed = {"value"} if name in spec["constraints"] else {"n", "value"}
         if name.removesuffix("_one") in slots:
             allowed = allowed & {"n"}
         for language, text in table.items():
-            _check_text(text, allowed, f"{place}: phrases.{name}.{language}")
+            check_text(text, allowed, f"{place}: phrases.{name}.{language}")
 
 
 def _tables(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -215,7 +215,8 @@ def _tables(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((f"names.{name}", table) for name, table in spec.get("names", {}).items())
 
 
-def _check_text(text: str, filled: Collection[str], where: str) -> None:
+def check_text(text: str, filled: Collection[str], where: str) -> None:
+    """Raise ConfigError for a text with a placeholder that is none of `filled`, or that is formatted."""
     try:
         fields = list(string.Formatter().parse(text))
     except ValueError as error:

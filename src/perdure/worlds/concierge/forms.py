@@ -94,7 +94,9 @@ def _refuse_list(form: Many | Row, value: Any, place: str, name: str) -> None:
     where = f"{place}: {name}" if name else place
     most = len(form.forms) if isinstance(form, Row) else len(value) if isinstance(value, list) else 0
     if not isinstance(value, list) or not form.least <= len(value) <= most:
-        count = f" of {form.least} to {most} entries" if isinstance(form, Row) else f" of {form.least} or more"
+        count = f" of {form.least} or more"
+        if isinstance(form, Row):
+            count = f" of {most} entries" if form.least == most else f" of {form.least} to {most} entries"
         refuse(where, value, f"it must be a list{count if form.least else ''}")
     for index, item in enumerate(value):
         one = form.forms[index] if isinstance(form, Row) else form.form
