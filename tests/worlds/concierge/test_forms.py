@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.core.errors import ConfigError, PerdureError
-from perdure.worlds.concierge import catalogue, patterns, tasks
+from perdure.worlds.concierge import catalogue, judge, patterns, tasks
 from perdure.worlds.concierge import settings as regimes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "concierge.md").read_text(encoding="utf-8")
@@ -87,6 +87,11 @@ OF_PATTERNS = [
         NUMBERS,
         f'{NUMBERS}\nshows = {{ tools = ["bok"] }}',
         "shows.tools has an entry that is 'bok'; did you mean 'book'",
+    ),
+    (
+        NUMBERS,
+        f'{NUMBERS}\nshows = {{ codes = ["MISSING_FEILD"] }}',
+        "shows.codes has an entry that is 'MISSING_FEILD'; did you mean 'MISSING_FIELD'",
     ),
     (
         'words = { en = ["booking fee"] }',
@@ -310,3 +315,9 @@ def test_one_change_of_a_file_loads_or_is_refused_and_what_loads_poses_a_task_or
                 tasks.generated(made, 1_000_000, regimes.settings(made, {**params, **chosen, **own}))
             except PerdureError:
                 continue
+
+
+def test_the_codes_that_no_file_says_are_those_of_the_sources():
+    sources = [path.read_text(encoding="utf-8") for path in Path(judge.__file__).parent.glob("*.py")]
+    said = {code for text in sources for code in re.findall(r'Refusal\(\s*"\w+",\s*"([A-Z_]+)"', text)}
+    assert said | {"MISSING_FIELD", "TIMEOUT"} == set(judge.ANYWHERE)

@@ -190,6 +190,7 @@ class Catalogue:
         wishes.check_pattern(self.domains[domain], pattern, versions, self.patterns, places, where)
         after = self._patched(domain, pattern.from_version, (pattern.id,))
         checks.check_domain(domain, after, places, place)
+        wishes.refuse_unanswered(after, pattern, where)
         if "templates" in after:
             before = self._patched(domain, pattern.from_version)
             facts.refuse_misread(before, after, place)

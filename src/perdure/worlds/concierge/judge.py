@@ -25,6 +25,26 @@ class Refusal(NamedTuple):
     extras: Mapping[str, Any]
 
 
+ANYWHERE = (
+    "UNKNOWN_FIELD",
+    "MISSING_FIELD",
+    "TYPE_MISMATCH",
+    "INVALID_ITEMS_SHAPE",
+    "UNKNOWN_ID",
+    "QUOTE_EXPIRED",
+    "DUPLICATE_BOOKING",
+    "ALREADY_CANCELLED",
+    "TOKEN_INVALID",
+    "MFA_REQUIRED",
+    "PAYMENT_AUTH_FAILED",
+    "AUTH_SCOPE_INSUFFICIENT",
+    "DUPLICATE_CHARGE",
+    "REFUND_TOO_LARGE",
+    "TIMEOUT",
+)
+"""Error codes that vendors answer with whatever their files say; others stand in the files."""
+
+
 class Choice(NamedTuple):
     """An offer that will do, as it would be booked."""
 

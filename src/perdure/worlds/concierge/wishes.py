@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from perdure.core.errors import ConfigError
-from perdure.worlds.concierge import facts, schema
+from perdure.worlds.concierge import facts, judge, schema
 from perdure.worlds.concierge.forms import refuse, refuse_unknown
 from perdure.worlds.concierge.patterns import Pattern
 
@@ -78,6 +78,19 @@ def check_pattern(
     known = facts.kinds(spec, where)
     for index, need in enumerate((needs, *needs.get("either", ()))):
         _check_need(spec, known, places, need, f"{where}: needs" + f".either[{index - 1}]" * bool(index))
+
+
+def refuse_unanswered(after: Mapping[str, Any], pattern: Pattern, where: str) -> None:
+    """Raise ConfigError for a code that is to reveal a drift, and that the vendor drifted so never answers with."""
+    rules = [*after.get("policies", {}).values()]
+    rules += [each for tool in after["tools"].values() for each in _required(tool)]
+    known = {*judge.ANYWHERE, *(rule["code"] for rule in rules if "code" in rule)}
+    for code in pattern.codes:
+        refuse_unknown(f"{where}: shows.codes has an entry that", code, known)
+
+
+def _required(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [each["required_by"] for each in tool["args"].values() if "required_by" in each]
 
 
 def _check_need(
