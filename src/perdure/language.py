@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from perdure import named
-from perdure.core import component, registry, seeds
+from perdure.core import capabilities, component, registry, seeds
 from perdure.core.errors import ConfigError, MissingExtra, Refused, nearest
 from perdure.core.protocols import Learner
 from perdure.harness import consistency
@@ -79,6 +79,17 @@ def environments(config: ExperimentConfig, env: Any = None) -> Callable[[int], A
         return made
 
     return make
+
+
+def data(config: ExperimentConfig) -> dict[str, Any]:
+    """What the world says of its data files, where the document names some: what they hold counts, not their names."""
+    if not config.environment.kwargs.get("data"):
+        return {}
+    world = environments(config)(0)
+    try:
+        return capabilities.describe_run(world)
+    finally:
+        world.close()
 
 
 def _check(config):

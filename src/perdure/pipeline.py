@@ -67,6 +67,7 @@ class Pipeline:
         self.names = tuple(name for name in NAMES if name == "rl" or getattr(self.stages, name) is not None)
         self.consumer = Consumer(self.values["algorithm"]) if self.stages.lcm is not None else None
         self._check()
+        self._data = language.data(self.config)
 
     @classmethod
     def read(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Pipeline":
@@ -79,9 +80,12 @@ class Pipeline:
         """The links of the chain and how far each has come."""
         return [Step(name, self.folder(name), self.status(name)) for name in self.names]
 
-    def check(self) -> None:
-        """Build what the experiment names, but for the policy, which only the stages make; raises what is wrong."""
-        build.build(self.config).close()
+    def check(self, *, policy: bool = False) -> None:
+        """Build what the experiment names; raises what is wrong. With `policy` also as if no stage came before."""
+        made = build.build(self.config)
+        if policy and self.stages.value is None and self.consumer is None:  # Else it lacks what those make.
+            made.init(self.config.run.seeds[:1])
+        made.close()
         build.evaluation_plan(self.config, build.schedule_of(self.config))
 
     def run(self, *, say: Say = lambda text: None, progress: bool = False) -> list[Step]:
@@ -197,7 +201,7 @@ class Pipeline:
         before = self.before(name)
         contents = {
             "settings": settings.model_dump(mode="json", exclude=UNADDRESSED),
-            "world": {key: resolved.get(key) for key in ("environment", "reward")},
+            "world": {**{key: resolved.get(key) for key in ("environment", "reward")}, **self._data},
             "regimes": [[each.id, each.origin, each.params] for each in self.regimes()],
             "policy": {"factory": self._given.factory, "kwargs": dict(self._given.kwargs)},
             "before": self.folder(before).name if before is not None else places.base(self._given.kwargs),

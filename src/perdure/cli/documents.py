@@ -42,7 +42,7 @@ def validate(file: options.Document, overrides: options.Overrides = None) -> Non
 
         with load.located(document):
             chain = Pipeline(document.values)
-            chain.check()
+            chain.check(policy=True)
         typer.echo(f"OK {file}: {', '.join(chain.names)}")
         return
     experiment = load.experiment_of(document)

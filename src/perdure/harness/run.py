@@ -24,6 +24,9 @@ from perdure.harness.evaluation import EvaluationPlan
 from perdure.harness.job import Job, RecordsItself, RunResult
 from perdure.harness.signals import Interrupted
 
+DATA = "data"
+"""The key of a world's provenance under which it gives a hash of its data files, which a resume must find again."""
+
 __all__ = ["EvaluationPlan", "Interrupted", "Job", "RunResult", "execute"]
 
 
@@ -134,7 +137,13 @@ def _begin(live: _Live, at: Mapping[str, Any]) -> None:
     if isinstance(learner, RecordsItself):
         assert isinstance(live.trace, trace.JsonlTrace)
         learner.record_to(live.trace)
-        live.meta["provenance"] = {**learner.provenance(), **live.meta["provenance"]}
+        said, held = learner.provenance(), live.meta["provenance"]
+        if at and held.get(DATA, said.get(DATA)) != said.get(DATA):
+            raise DataError(
+                f"{live.folder}: the run began with data files of hash {held[DATA]}, and the world's are now of hash "
+                f"{said.get(DATA)}; put them back to resume it, or begin another run"
+            )
+        live.meta["provenance"] = {**said, **held}
     live.write_meta(status="running", error=None)
     now = directory.versions()
     changed = [

@@ -121,7 +121,8 @@ def test_an_unknown_pattern_is_refused_with_the_nearest(data):
             'domain = "x"\nprefix = "X"\n[tools.a]\nkind = "search"\nargs = {}\n[[templates]]\nid = "x"\n',
             "lacks the section views",
         ),
-        ('domain = "airline"\nprefix = "X"\ntools = {}\n[[patterns]]\nid = "q"\n', "lacks from, to, type"),
+        ('domain = "x"\nprefix = "X"\ntools = {}\n[[patterns]]\nid = "q"\n', "lacks from, to, type"),
+        ('domain = "airline"\n', r"x\.toml: domain 'airline' stands in .*airline\.toml too; give it another name"),
         (
             'domain = "x"\nprefix = "X"\ntools = {}\n[[patterns]]\nid = "q"\nfrom = 1\nto = 2\ntype = "price"\n'
             "words = {}\ntell = {}\npatch = []\n",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perdure.core.errors import ConfigError, PerdureError
 from perdure.worlds.concierge import catalogue, judge, patterns, tasks
 from perdure.worlds.concierge import settings as regimes
+from perdure.worlds.concierge.world import Concierge
 
 PAGE = (Path(__file__).parents[3] / "docs" / "concierge.md").read_text(encoding="utf-8")
 CINEMA = next(
@@ -146,6 +147,34 @@ OF_VENDORS = [
         "Get us {tickets}",
         "Get us {tickts}",
         "skeletons.en[0] has a placeholder that is 'tickts'; did you mean 'tickets'?",
+    ),
+    (
+        "Get us {tickets}",
+        "Get us seats",
+        "skeletons.en[0] is 'Get us seats for a film in {city} {date}, {purpose}.'; it must",
+    ),
+    (
+        "in {city} {date}, {purp",
+        "in {city}, {purp",
+        "skeletons.en[0] is 'Get us {tickets} for a film in {city}, {purpose}.'",
+    ),
+    ("{n} tickets", "some tickets", "phrases.tickets.en is 'some tickets'; it must hold {n}, or nobody is told"),
+    ("At most {value}", "Not much", "phrases.budget.en is 'Not much in all.'; it must hold {value}, or nobody is told"),
+    (
+        ', ["rating", "rating"]]',
+        "]",
+        "template 'cinema.best': 'highest:rating' is a wish about the fact 'rating', which views.offer does not show",
+    ),
+    (
+        '["ticket_inr", "ticket"], ',
+        "",
+        "template 'cinema.best': 'budget' is a wish about the fact 'total', which views.offer does not show; nobody",
+    ),
+    ('["rating", "rating"]]', '["ticket_inr", "rating"]]', "views.offer shows 'ticket_inr' twice; give each field a"),
+    (
+        "patch = [{ op",
+        'patch = [{ op = "remove", at = "views.offer", field = "rating" }, { op',
+        "after pattern 'cinema.booking_fee': template 'cinema.best': 'highest:rating' is a wish about the fact 'rating'",
     ),
     ("Get us {tickets}", "Get us {tickets", "skeletons.en[0]: unexpected '{' in field name; write {{"),
     ("Get us {tickets}", "Get us {tickets:d}", "skeletons.en[0] formats {tickets}; give the name alone"),
@@ -321,3 +350,19 @@ def test_the_codes_that_no_file_says_are_those_of_the_sources():
     sources = [path.read_text(encoding="utf-8") for path in Path(judge.__file__).parent.glob("*.py")]
     said = {code for text in sources for code in re.findall(r'Refusal\(\s*"\w+",\s*"([A-Z_]+)"', text)}
     assert said | {"MISSING_FIELD", "TIMEOUT"} == set(judge.ANYWHERE)
+
+
+def test_a_file_may_begin_with_a_mark_of_its_encoding(load):
+    made, _ = load("\ufeff" + CINEMA)
+    assert made.pattern("cinema.booking_fee").numbers == (45,)
+
+
+def test_a_world_made_after_its_file_was_changed_has_the_change(load):
+    load(CINEMA)
+    folder = str(load.path.parents[1])
+    before = Concierge(data=[folder])
+    load.path.write_text(CINEMA.replace("amount = 45", "amount = 46").replace("45", "46"), encoding="utf-8")
+    after = Concierge(data=[folder])
+    assert after.catalogue.pattern("cinema.booking_fee").numbers == (46,)
+    assert before.describe_run() != after.describe_run() == {"data": after.catalogue.hash}
+    assert Concierge(data=[folder]).catalogue is after.catalogue

@@ -121,7 +121,8 @@ class Catalogue:
         pattern = self.pattern(pattern_id)
         if pattern.moved_from is None:
             return (pattern_id,)
-        siblings = [each for each in self.patterns.values() if pattern_id in (each.variant_of, each.id)]
+        original = pattern.variant_of or pattern.id
+        siblings = [each for each in self.patterns.values() if original in (each.variant_of, each.id)]
         kept = {pattern.moved_from, *(each.numbers[0] for each in siblings if each is not pattern)}
         tenths = range(math.ceil(low * 10 - 1e-9), math.floor(high * 10 + 1e-9) + 1)
         factors = [tenth / 10 for tenth in tenths if _moved(pattern, tenth / 10) not in kept]
@@ -158,8 +159,8 @@ class Catalogue:
             raise ConfigError(f"{path} lies in {path.parent.name}/; vendors are read from domains/, words from words/")
         forms.refuse_misfit(forms.NAME, found.setdefault("domain", path.stem), str(path), "domain")
         domain = found["domain"]
-        if domain in self.domains and path.parent.parent == DATA:
-            raise ConfigError(f"{path}: domain {domain!r} stands twice")
+        if domain in self.domains:
+            raise ConfigError(f"{path}: domain {domain!r} stands in {self._paths[domain]} too; give it another name")
         entries = found.pop("patterns", [])
         forms.refuse_misfit(forms.Many(forms.ANYTHING), entries, str(path), "patterns")
         for entry in entries:
@@ -215,7 +216,7 @@ def _moved(pattern: Pattern, factor: float) -> int:
 def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a file and what it says."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None

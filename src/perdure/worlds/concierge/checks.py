@@ -36,6 +36,11 @@ def check_domain(domain: str, spec: Mapping[str, Any], places: Places, place: st
             refuse(f"{place}: versions[{index}].number", release["number"], f"it must be {index + 2}, in order from 2")
     for verb, tool in spec["tools"].items():
         _check_tool(spec, places, verb, tool, place)
+    for name, view in spec.get("views", {}).items():
+        fields = [field[0] for field in view]
+        for field in fields:
+            if fields.count(field) > 1:
+                raise ConfigError(f"{place}: views.{name} shows {field!r} twice; give each field a name of its own")
     for name, term in spec.get("derived", {}).items():
         refuse_unknown(f"{place}: derived.{name}", term, spec.get("terms", {}))
     if "templates" not in spec:
@@ -198,16 +203,24 @@ def _check_phrases(spec: Mapping[str, Any], place: str) -> None:
     for name, slot in slots.items():
         if facts.kind_of_type(slot["type"]) == facts.NUMBER and name not in spoken:
             raise ConfigError(f"{place}: phrases.{name} has no English text; add at least en")
-    filled = {*slots, "purpose", *(f"{name}_time" for name, slot in slots.items() if slot["type"] == "moment")}
+    told = {*slots, *(f"{name}_time" for name, slot in slots.items() if slot["type"] == "moment")}
     for language, texts in spec["skeletons"].items():
         for index, text in enumerate(texts):
-            check_text(text, filled, f"{place}: skeletons.{language}[{index}]")
+            check_text(text, {*told, "purpose"}, f"{place}: skeletons.{language}[{index}]", sorted(told))
     for name, table in spoken.items():
         allowed = {"value"} if name in spec["constraints"] else {"n", "value"}
         if name.removesuffix("_one") in slots:
             allowed = allowed & {"n"}
+        numbered = name in slots and facts.kind_of_type(slots[name]["type"]) == facts.NUMBER
+        needed = ("n",) if numbered else ("value",) if _varies(spec["constraints"].get(name, {})) else ()
         for language, text in table.items():
-            check_text(text, allowed, f"{place}: phrases.{name}.{language}")
+            check_text(text, allowed, f"{place}: phrases.{name}.{language}", needed)
+
+
+def _varies(constraint: Mapping[str, Any]) -> bool:
+    """Whether users mean different values by a constraint, so that its phrase must say which."""
+    compares = constraint.get("test", "holds") not in ("holds", "lacks")
+    return compares and (constraint.get("planted", False) or len(constraint.get("choice", ())) > 1)
 
 
 def _tables(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -215,8 +228,8 @@ def _tables(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((f"names.{name}", table) for name, table in spec.get("names", {}).items())
 
 
-def check_text(text: str, filled: Collection[str], where: str) -> None:
-    """Raise ConfigError for a text with a placeholder that is none of `filled`, or that is formatted."""
+def check_text(text: str, filled: Collection[str], where: str, needed: Collection[str] = ()) -> None:
+    """Raise ConfigError for a placeholder that is none of `filled`, or formatted, and where one `needed` is lacking."""
     try:
         fields = list(string.Formatter().parse(text))
     except ValueError as error:
@@ -226,3 +239,6 @@ def check_text(text: str, filled: Collection[str], where: str) -> None:
             refuse_unknown(f"{where} has a placeholder that", name, filled)
             if detail or conversion:
                 raise ConfigError(f"{where} formats {{{name}}}; give the name alone")
+    for name in needed:
+        if name not in [field[1] for field in fields]:
+            refuse(where, text, f"it must hold {{{name}}}, or nobody is told")

@@ -83,7 +83,7 @@ def _allowed(table: str, name: str) -> tuple[str, ...] | None:
 
 def _check_texts(entry: Any, allowed: tuple[str, ...], where: str) -> None:
     if isinstance(entry, str):
-        checks.check_text(entry, allowed, where)
+        checks.check_text(entry, allowed, where, allowed)
         return
     items = entry.items() if isinstance(entry, Mapping) else enumerate(entry)
     for key, item in items:

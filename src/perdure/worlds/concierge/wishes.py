@@ -10,6 +10,8 @@ from perdure.worlds.concierge.patterns import Pattern
 
 Places = Mapping[str, list[str]]
 _DRAWN = {"date": "days", "moment": "days", "items": "dishes"}
+_OF_MENU = {"serves_egg", "least_price", "subtotal"}
+"""What a menu that is shown tells."""
 _ANYWHERE = ("total_above", "not_after")
 """Needs that do not depend on what users want of the vendor."""
 
@@ -49,6 +51,7 @@ def check_wishes(spec: Mapping[str, Any], known: facts.Kinds, place: str) -> Non
         for name in template["prefer"]:
             _check_preference(name, known, f"{where}: prefer has an entry that")
         _check_spoken(spec, (*template["constraints"], *template["prefer"]), where)
+        _refuse_unseen(spec, template["constraints"], template["prefer"], where)
         if "en" not in template["purpose"] or not spec["skeletons"].get("en"):
             raise ConfigError(f"{where}: purpose and skeletons need at least en")
 
@@ -81,7 +84,11 @@ def check_pattern(
 
 
 def refuse_unanswered(after: Mapping[str, Any], pattern: Pattern, where: str) -> None:
-    """Raise ConfigError for a code that is to reveal a drift, and that the vendor drifted so never answers with."""
+    """Raise ConfigError where the vendor, drifted so, never answers with what a pattern or its goals count on."""
+    needs = pattern.needs
+    for need in (needs, *needs.get("either", ())) if "templates" in after else ():
+        asked = [need["constraint"]] if "constraint" in need else []
+        _refuse_unseen(after, asked, need.get("prefer", ()), f"{where}: needs")
     rules = [*after.get("policies", {}).values()]
     rules += [each for tool in after["tools"].values() for each in _required(tool)]
     known = {*judge.ANYWHERE, *(rule["code"] for rule in rules if "code" in rule)}
@@ -115,6 +122,22 @@ def _check_need(
     _check_overrides(spec, places, need.get("slots", {}), f"{where}.slots")
     if need.get("setting") == "same_day" and spec["slots"].get("date", {}).get("type") != "date":
         raise ConfigError(f"{where}.setting is 'same_day'; that needs a slot date of type 'date'")
+
+
+def _refuse_unseen(spec: Mapping[str, Any], constraints: Collection[str], prefer: Collection[str], where: str) -> None:
+    """Raise ConfigError for a wish about a fact that no offer shows, nor anything that it is reckoned from."""
+    shown = {field[1] for field in spec["views"]["offer"]}
+    priced = {part["of"] for part in spec["pricing"] if "of" in part} - {"sum"}
+    known = shown | (_OF_MENU if "menu_shown" in shown else set())
+    if priced <= known or shown & {"quote", "total"}:
+        known |= {"quote", "total", *priced}
+    wishes = [(name, spec["constraints"][name]["fact"]) for name in constraints]
+    for name, fact in (*wishes, *((text, text.partition(":")[2]) for text in prefer)):
+        if fact not in known:
+            raise ConfigError(
+                f"{where}: {name!r} is a wish about the fact {fact!r}, which views.offer does not show; nobody could "
+                "fulfil it but by chance: show the fact there"
+            )
 
 
 def _check_preference(text: str, known: facts.Kinds, where: str) -> None:

@@ -113,6 +113,10 @@ class Concierge(LaneWorld):
         """The parameters of the present episode."""
         return dict(self._asked)
 
+    def describe_run(self) -> dict[str, str]:
+        """The hash of all that is data: vendors, patterns, words. A run goes on with the same alone."""
+        return {"data": self.catalogue.hash}
+
     @property
     def proper_reward(self) -> bool:
         """Whether stating the true probability of success earns most."""
@@ -283,6 +287,13 @@ class Concierge(LaneWorld):
         return tasks.STAGE_BASE[self._settings.stage] + drawn % TRAINING_SEEDS
 
 
-@functools.lru_cache(maxsize=8)
 def _catalogue(folders: tuple[str, ...]) -> Catalogue:
+    """The catalogue of the folders as their files are now; made once for files that stay as they are."""
+    files = [path for folder in folders for path in sorted(Path(folder).glob("*/*.toml"))]
+    stamps = ((path, path.stat()) for path in files)
+    return _loaded(folders, tuple((str(path), stamp.st_mtime_ns, stamp.st_size) for path, stamp in stamps))
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(folders: tuple[str, ...], files: tuple[tuple[str, int, int], ...]) -> Catalogue:
     return Catalogue([Path(folder) for folder in folders])
