@@ -221,6 +221,19 @@ def test_another_version_and_other_data_have_folders_of_their_own(tmp_path, monk
     assert len({first, second, addresses(**source)["sft"]}) == 3
 
 
+def test_other_files_of_a_world_have_folders_of_their_own(tmp_path):
+    (tmp_path / "words").mkdir()
+    words = tmp_path / "words" / "own.toml"
+    world = {"environment": {"id": "perdure/concierge", "kwargs": {"terse": True, "data": [str(tmp_path)]}}}
+    regime = {"regime": {"provider": "schedule", "segments": [{"id": "calm", "steps": 64, "params": {"stage": 1}}]}}
+    found = []
+    for english in ("in the station", "at the station", "in the station"):
+        words.write_text(f'[place.station]\nen = "{english}"\n', encoding="utf-8")
+        found.append(addresses(**world, **regime, **{"stages.lcm": None, "algorithm.extensions": []}))
+    assert found[0] == found[2]
+    assert not set(found[0].values()) & set(found[1].values())
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

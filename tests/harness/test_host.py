@@ -383,3 +383,28 @@ def test_provenance_lands_in_run_json(worlds, tmp_path):
     result = execute(job(tmp_path / "run", learner(worlds, Described)))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["provenance"] == {"server": "x"}
     assert result.provenance == {"server": "x"}
+
+
+def test_a_resume_with_other_data_files_is_refused(worlds, tmp_path):
+    class Files(worlds.Walk):
+        digest = "a1"
+
+        def describe_run(self):
+            return {"data": self.digest}
+
+    class Signals(worlds.Learns):
+        def update(self, window):
+            if window.last_step == 64 and window.seed == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().update(window)
+
+    with pytest.raises(Interrupted):
+        execute(job(tmp_path / "run", learner(worlds, Files, algorithm=Signals)))
+    before = contents(tmp_path / "run")
+    Files.digest = "b2"
+    with pytest.raises(DataError, match=r"began with data files of hash a1, and the world's are now of hash b2; put"):
+        execute(job(tmp_path / "run", learner(worlds, Files), resume=True))
+    assert contents(tmp_path / "run") == before
+    Files.digest = "a1"
+    execute(job(tmp_path / "run", learner(worlds, Files), resume=True))
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "finished"

@@ -174,7 +174,7 @@ OF_VENDORS = [
     (
         "patch = [{ op",
         'patch = [{ op = "remove", at = "views.offer", field = "rating" }, { op',
-        "after pattern 'cinema.booking_fee': template 'cinema.best': 'highest:rating' is a wish about the fact 'rating'",
+        "after pattern 'cinema.booking_fee': template 'cinema.best': 'highest:rating' is a wish about the fact",
     ),
     ("Get us {tickets}", "Get us {tickets", "skeletons.en[0]: unexpected '{' in field name; write {{"),
     ("Get us {tickets}", "Get us {tickets:d}", "skeletons.en[0] formats {tickets}; give the name alone"),
@@ -366,3 +366,21 @@ def test_a_world_made_after_its_file_was_changed_has_the_change(load):
     assert after.catalogue.pattern("cinema.booking_fee").numbers == (46,)
     assert before.describe_run() != after.describe_run() == {"data": after.catalogue.hash}
     assert Concierge(data=[folder]).catalogue is after.catalogue
+
+
+AMONG_OTHERS = [
+    ({"stage": 1}, 'request = "tickets"', 'request = "tikets"', "the oracle fails "),
+    ({"stage": 1}, "low = 120, high = 400", "low = -400, high = -120", "no offer fulfils the wishes"),
+    ({"stage": 2}, 'notice = "A booking fee of 45 INR per ticket now applies."', "", "a drift shows itself to nobody"),
+    ({"stage": 2}, "amount = 45", "amount = 0", "no offer fulfils the wishes, or no budget makes the drifts decide"),
+]
+
+
+@pytest.mark.parametrize(("params", "old", "new", "why"), AMONG_OTHERS)
+def test_a_vendor_or_pattern_that_is_never_posed_is_refused_among_others_too(load, params, old, new, why):
+    assert old in CINEMA
+    load(CINEMA.replace(old, new))
+    with pytest.raises(ConfigError, match=rf"vendors cinema, patterns .*: in \d+ of them {why}"):
+        Concierge({**params, "language_en": 1}, data=[str(load.path.parents[1])])
+    load(CINEMA)
+    Concierge({**params, "language_en": 1}, data=[str(load.path.parents[1])])

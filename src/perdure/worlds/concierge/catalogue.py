@@ -15,6 +15,7 @@ from perdure.worlds.concierge.patterns import Pattern
 
 DATA = Path(__file__).with_name("data")
 PAYMENT = "payment"
+PUBLISHED = ("airline", "cab", "restaurant", "hotel", PAYMENT)
 CORE_PATTERNS = 20
 """Drift patterns of the published catalogue; perdure's further families have `family` set."""
 
@@ -172,7 +173,7 @@ class Catalogue:
         self.domains[domain], self._paths[domain] = found, path
 
     def _check(self) -> None:
-        core = sum(not pattern.held_out and pattern.domain in _PUBLISHED for pattern in self.patterns.values())
+        core = sum(not pattern.held_out and pattern.domain in PUBLISHED for pattern in self.patterns.values())
         if core != CORE_PATTERNS:
             raise DataError(f"the catalogue has {core} published drift patterns; it must have {CORE_PATTERNS}")
         for domain in self.domains:
@@ -195,9 +196,6 @@ class Catalogue:
         if "templates" in after:
             before = self._patched(domain, pattern.from_version)
             facts.refuse_misread(before, after, place)
-
-
-_PUBLISHED = ("airline", "cab", "restaurant", "hotel", PAYMENT)
 
 
 @functools.cache

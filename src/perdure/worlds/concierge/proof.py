@@ -10,8 +10,8 @@ MOST_UTTERANCE = 280
 """Characters of an utterance at most."""
 
 
-def solution(catalogue: Catalogue, task: Task) -> tuple[Action, ...] | None:
-    """What the oracle does, or None where it fails, a drift stays hidden, or blindness goes unpunished."""
+def solution(catalogue: Catalogue, task: Task) -> tuple[Action, ...] | str:
+    """What the oracle does, or why the task is not worth posing."""
     errand = Errand(catalogue, task)
     script, seen = scripts.Script(errand), errand.start()
     blind: tuple[Errand, scripts.Script] | None = None
@@ -22,14 +22,27 @@ def solution(catalogue: Catalogue, task: Task) -> tuple[Action, ...] | None:
             blind, last = (other, script.blinded(other)), seen
         seen = errand.step(script.act(seen))
     episode = errand.record()
-    if not episode.success or set(episode.exposed) != set(task.drifts) or len(task.goal.utterance) > MOST_UTTERANCE:
-        return None
+    if any(event.pattern_id not in episode.exposed for event in episode.drifts):
+        return "a drift shows itself to nobody (give it a notice, or say in `shows` which code or tool reveals it)"
+    if not episode.success:
+        return f"the oracle fails ({_last(episode)})"
+    if set(episode.exposed) != set(task.drifts):
+        return "the oracle is done before all drifts came"
+    if len(task.goal.utterance) > MOST_UTTERANCE:
+        return f"the request is longer than {MOST_UTTERANCE} characters"
     if blind is not None and _finished(*blind, last).success:
-        return None
+        return "who is blind to the drifts succeeds too (they change nothing that decides)"
     solved = episode._replace(oracle_turns=len(episode.turns))
     if scoring.scored(catalogue, solved).reward < FULL_MARKS:
-        return None
+        return "the oracle succeeds without full marks"
     return tuple(turn.action for turn in episode.turns if turn.action is not None)
+
+
+def _last(episode: Episode) -> str:
+    """The last refusal that it met, and how it ended."""
+    codes = [turn.result.response.get("error_code") for turn in episode.turns if turn.result is not None]
+    met = [code for code in codes if code]
+    return f"{f'refused with {met[-1]}, ' if met else ''}ended by {episode.ended}"
 
 
 def played(catalogue: Catalogue, task: Task, adapts: bool = True) -> Episode:

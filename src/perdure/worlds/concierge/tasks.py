@@ -6,11 +6,12 @@ by playing it; else the next attempt of the same seed is drawn. So every drift i
 
 import datetime
 import functools
+from collections import Counter
 from collections.abc import Iterable
 
 from perdure.core.errors import ConfigError
 from perdure.worlds.concierge import goals, proof
-from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue, Pattern
+from perdure.worlds.concierge.catalogue import PAYMENT, PUBLISHED, Catalogue, Pattern
 from perdure.worlds.concierge.chance import Draws
 from perdure.worlds.concierge.errand import Task
 from perdure.worlds.concierge.records import MAX_TURNS
@@ -25,6 +26,7 @@ DAYS = 60
 """Errands happen on one of so many days from FIRST_DAY on."""
 SECOND_AT_HOME = 0.8
 """Probability that the second drift is the goal's vendor's too, where both could be."""
+NO_GOAL = "no offer fulfils the wishes, or no budget makes the drifts decide"
 HARMLESS = "Our app will be down for maintenance at 03:00 tonight."
 
 STAGE_BASE = {1: 1_000_000, 2: 2_000_000, 3: 3_000_000}
@@ -40,18 +42,26 @@ def generated(catalogue: Catalogue, seed: int, settings: Settings) -> Task:
     Raises ConfigError where no attempt gives a task, since the settings then leave nothing to pose.
     """
     drifts: tuple[Pattern, ...] = ()
+    reasons: Counter[str] = Counter()
     for attempt in range(MOST_ATTEMPTS):
         if attempt % SAME_DRIFTS == 0:
             drifts = _drifts(catalogue, settings, Draws(seed, "drifts", attempt // SAME_DRIFTS))
         task = _drawn(catalogue, seed, settings, drifts, Draws(seed, "task", attempt))
-        oracle = None if task is None else proof.solution(catalogue, task)
-        if task is not None and oracle is not None and len(oracle) <= (settings.most_turns or task.max_turns - 1):
+        oracle = NO_GOAL if task is None else proof.solution(catalogue, task)
+        if task is None or isinstance(oracle, str):
+            reasons[str(oracle)] += 1
+        elif len(oracle) > (settings.most_turns or task.max_turns - 1):
+            reasons["the oracle takes too many turns"] += 1
+        else:
             return task._replace(oracle_turns=len(oracle), oracle=oracle)
     names = [one for name in settings.patterns for one in dict(settings.spread).get(name, (name,))]
+    if settings.stage == 1 or not settings.drift:
+        names = []
+    (reason, times), *_ = reasons.most_common(1)
     raise ConfigError(
         f"no task worth posing was found in {MOST_ATTEMPTS} attempts (seed {seed}, stage {settings.stage}, vendors "
-        f"{_listed(name for name, _ in settings.domains)}, patterns {_listed(names)}): no goal makes these drifts "
-        "matter; allow other patterns or vendors, or bring severity nearer to 1"
+        f"{_listed(name for name, _ in settings.domains)}, patterns {_listed(names) or 'none'}): in {times} of them "
+        f"{reason}; mend that, or allow other patterns or vendors, or bring severity nearer to 1"
     )
 
 
@@ -61,8 +71,21 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def check(catalogue: Catalogue, settings: Settings) -> None:
-    """Raise ConfigError where settings leave nothing to pose: their first task, with drifts if they have any."""
-    generated(catalogue, VALIDATION[0], settings._replace(drift=float(settings.drift > 0)))
+    """Raise ConfigError where settings leave nothing to pose: their first task, with drifts if they have any.
+
+    Of vendors that are none of the package's each is asked for one, without drifts and by each pattern of its own
+    that can come first, since a fault of theirs would not show among others: those would be posed instead.
+    """
+    whole = settings._replace(drift=float(settings.drift > 0))
+    generated(catalogue, VALIDATION[0], whole)
+    for name, weight in settings.domains:
+        if name in PUBLISHED:
+            continue
+        alone = whole._replace(domains=((name, weight),))
+        generated(catalogue, VALIDATION[0], alone._replace(drift=0.0))
+        for pattern in usable(catalogue, alone) if settings.stage > 1 and settings.drift else ():
+            if pattern.domain == name:
+                generated(catalogue, VALIDATION[0], alone._replace(patterns=(pattern.id,)))
 
 
 def _drifts(catalogue: Catalogue, settings: Settings, draws: Draws) -> tuple[Pattern, ...]:
