@@ -192,6 +192,7 @@ OF_VENDORS = [
         "policies.x is of kind 'departed'; that needs the",
     ),
     ("low = 120, high = 400", "low = 400, high = 120", "offers.attributes.ticket.low is 400; it must not be above"),
+    ("low = 120, high = 400", "low = 120, high = 140", "offers.attributes.ticket is distinct, but low to high by step"),
     ("count = [3, 5]", "count = [5, 3]", "offers.count is [5, 3]; it must be [low, high] of whole numbers"),
     ("count = [3, 5]", "count = [3, 6]", "offers.attributes.starts.times is [10, 13, 16, 19, 22]; give an hour for"),
     ('["ticket_inr", "ticket"]', '["ticket_inr", "tiket"]', "views.offer[2] is 'tiket'; did you mean 'ticket'?"),
@@ -384,3 +385,23 @@ def test_a_vendor_or_pattern_that_is_never_posed_is_refused_among_others_too(loa
         Concierge({**params, "language_en": 1}, data=[str(load.path.parents[1])])
     load(CINEMA)
     Concierge({**params, "language_en": 1}, data=[str(load.path.parents[1])])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"data": "shows"}, r"data is 'shows'; give a list of folders: \['shows'\]"),
+        ({"data": None}, r"data is None; give a list of folders"),
+        ({"data": 3}, r"data is 3; give a list of folders"),
+        ({"params": ["stage"]}, r"params is \['stage'\]; give names with numbers"),
+    ],
+)
+def test_a_world_says_what_data_and_params_are(kwargs, said):
+    with pytest.raises(ConfigError, match=said):
+        Concierge(**kwargs)
+
+
+def test_a_folder_named_as_a_file_is_refused(tmp_path):
+    (tmp_path / "domains" / "x.toml").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"x\.toml cannot be read: "):
+        catalogue.Catalogue([tmp_path])

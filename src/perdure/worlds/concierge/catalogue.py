@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.core.errors import ConfigError, DataError, nearest
+from perdure.core.errors import ConfigError, DataError, nearest, told
 from perdure.worlds.concierge import checks, facts, forms, patches, patterns, spoken, wishes
 from perdure.worlds.concierge import contract as contracts
 from perdure.worlds.concierge.patterns import Pattern
@@ -218,3 +218,5 @@ def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {told(error)}") from None

@@ -118,6 +118,8 @@ def _check_attribute(spec: Mapping[str, Any], name: str, drawn: Mapping[str, Any
     if drawn.get("distinct") and ("low" not in drawn or "step" not in drawn or "shared" in drawn):
         raise ConfigError(f"{where} is distinct; give it low, high and step, and do not share it")
     most = len(offers["each"]) if "each" in offers else offers.get("count", [1, 1])[1]
+    if drawn.get("distinct") and (drawn["high"] - drawn["low"]) // drawn["step"] + 1 < most:
+        raise ConfigError(f"{where} is distinct, but low to high by step are fewer than {most} numbers; widen them")
     if len(drawn.get("times", [0] * most)) < most:
         refuse(f"{where}.times", drawn["times"], f"give an hour for each of up to {most} offers")
     if "times" in drawn and "date" not in tool_of(spec, "search")[1].get("keys", ()):

@@ -62,8 +62,10 @@ class Concierge(LaneWorld):
         ):
             if value not in allowed:
                 raise ConfigError(f"{self.name}: {name} is {value!r}; {nearest(str(value), allowed)}")
-        if isinstance(data, str):
-            raise ConfigError(f"{self.name}: data is {data!r}; give a list of folders: [{data!r}]")
+        if isinstance(data, str) or not isinstance(data, Sequence):
+            raise ConfigError(f"{self.name}: data is {data!r}; give a list of folders: [{str(data or 'shows')!r}]")
+        if not isinstance(params or {}, Mapping):
+            raise ConfigError(f"{self.name}: params is {params!r}; give names with numbers")
         if not isinstance(terse, bool):
             raise ConfigError(f"{self.name}: terse is {terse!r}; it is true or false")
         self.catalogue = _catalogue(tuple(map(str, data)))
@@ -290,8 +292,7 @@ class Concierge(LaneWorld):
 def _catalogue(folders: tuple[str, ...]) -> Catalogue:
     """The catalogue of the folders as their files are now; made once for files that stay as they are."""
     files = [path for folder in folders for path in sorted(Path(folder).glob("*/*.toml"))]
-    stamps = ((path, path.stat()) for path in files)
-    return _loaded(folders, tuple((str(path), stamp.st_mtime_ns, stamp.st_size) for path, stamp in stamps))
+    return _loaded(folders, tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files))
 
 
 @functools.lru_cache(maxsize=8)
