@@ -371,6 +371,15 @@ def test_commands_run_one_stage_or_all(file, done, perdure_command, refusal):
     assert said.endswith("which is not finished; run that first, or use: perdure pipeline")
 
 
+def test_validate_makes_the_policy_where_no_stage_adds_to_it(tmp_path, perdure_command, refusal):
+    path = tmp_path / "tuned.yaml"
+    tuned = {"stages.value": None, "stages.lcm": None, "algorithm.extensions": []}
+    path.write_text(yaml.safe_dump(document(tmp_path, **tuned, **{"algorithm.policy.kwargs.value_head": "fresh"})))
+    assert perdure_command("validate", path)[0] == 0
+    said = refusal("validate", path, "--set", "algorithm.policy.kwargs.max_new_tokens=0")
+    assert said.endswith("policy.kwargs.max_new_tokens is 0; it must be at least 1")
+
+
 def test_a_dry_run_writes_nothing(file, tmp_path, perdure_command):
     elsewhere = tmp_path / "elsewhere"
     code, out, _ = perdure_command("pipeline", file, "--dry-run", "--set", f"run.output_dir={elsewhere}")

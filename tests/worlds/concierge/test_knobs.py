@@ -179,6 +179,11 @@ def test_a_spread_of_severities_has_every_number_but_the_held_out_one(data):
         "airline.baggage_tnc_rewrite@6",
         "airline.baggage_tnc_rewrite",
     ), "at 7 kg it would not move, 3 kg is held out"
+    assert data.spread("airline.baggage_3kg", 0.2, 1.0) == (
+        "airline.baggage_3kg@6",
+        "airline.baggage_3kg@4",
+        "airline.baggage_3kg",
+    ), "5 kg is what is trained on"
     assert data.spread("airline.price_rename", 0.1, 2.0) == ("airline.price_rename",)
     spread = settings.settings(data, {"stage": 2, "severity": 0.2, "severity_to": 2})
     plain = settings.settings(data, {"stage": 2})
