@@ -82,12 +82,13 @@ def environments(config: ExperimentConfig, env: Any = None) -> Callable[[int], A
 
 
 def data(config: ExperimentConfig) -> dict[str, Any]:
-    """What the world says of its data files, where the document names some: what they hold counts, not their names."""
+    """`capabilities.DATA` and the hash of the world's data files, where the document names some."""
     if not config.environment.kwargs.get("data"):
         return {}
     world = environments(config)(0)
     try:
-        return capabilities.describe_run(world)
+        said = capabilities.describe_run(world)
+        return {name: value for name, value in said.items() if name == capabilities.DATA}
     finally:
         world.close()
 

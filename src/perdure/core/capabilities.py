@@ -9,13 +9,16 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from perdure.core.errors import PerdureError
 
+DATA = "data"
+"""The key of a world's provenance under which it gives a hash of its data files, which a resume must find again."""
+
 
 @runtime_checkable
 class DescribesRuns(Protocol):
     """An environment that can say where its runs come from (server, versions, scenario)."""
 
     def describe_run(self) -> Mapping[str, Any]:
-        """Keys of the environment's own choice; recorded as they are and never interpreted."""
+        """Keys of the environment's own choice, recorded as they are; `DATA` alone is read, and may be left out."""
         ...
 
 

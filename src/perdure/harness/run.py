@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 
 from perdure.core import records
+from perdure.core.capabilities import DATA
 from perdure.core.errors import ConfigError, DataError, PerdureError, RunFailed, told
 from perdure.harness import checkpoint, directory, evaluation, parts, progress, signals, sinks, trace
 from perdure.harness.evaluation import EvaluationPlan
 from perdure.harness.job import Job, RecordsItself, RunResult
 from perdure.harness.signals import Interrupted
-
-DATA = "data"
-"""The key of a world's provenance under which it gives a hash of its data files, which a resume must find again."""
 
 __all__ = ["EvaluationPlan", "Interrupted", "Job", "RunResult", "execute"]
 

@@ -116,4 +116,4 @@ def first_row(dataset: Any) -> dict[str, Any] | None:
     if not isinstance(dataset, Dataset):
         return None
     row = dataset[0]
-    return {name: row[name] for name in ("episode_seed", "stage", "language_weights")}
+    return {name: row[name] for name in _dataset.COLUMNS if name != "prompt"}

@@ -54,9 +54,8 @@ def generated(catalogue: Catalogue, seed: int, settings: Settings) -> Task:
             reasons["the oracle takes too many turns"] += 1
         else:
             return task._replace(oracle_turns=len(oracle), oracle=oracle)
-    names = [one for name in settings.patterns for one in dict(settings.spread).get(name, (name,))]
-    if settings.stage == 1 or not settings.drift:
-        names = []
+    active = settings.patterns if settings.stage > 1 and settings.drift else ()
+    names = [one for name in active for one in dict(settings.spread).get(name, (name,))]
     (reason, times), *_ = reasons.most_common(1)
     raise ConfigError(
         f"no task worth posing was found in {MOST_ATTEMPTS} attempts (seed {seed}, stage {settings.stage}, vendors "
@@ -70,6 +69,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(found[:MOST_LISTED]) + (" and others" if len(found) > MOST_LISTED else "")
 
 
+@functools.lru_cache(maxsize=64)
 def check(catalogue: Catalogue, settings: Settings) -> None:
     """Raise ConfigError where settings leave nothing to pose: their first task, with drifts if they have any.
 

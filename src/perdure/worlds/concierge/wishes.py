@@ -90,14 +90,11 @@ def refuse_unanswered(after: Mapping[str, Any], pattern: Pattern, where: str) ->
         asked = [need["constraint"]] if "constraint" in need else []
         _refuse_unseen(after, asked, need.get("prefer", ()), f"{where}: needs")
     rules = [*after.get("policies", {}).values()]
-    rules += [each for tool in after["tools"].values() for each in _required(tool)]
+    arguments = [each for tool in after["tools"].values() for each in tool["args"].values()]
+    rules += [each["required_by"] for each in arguments if "required_by" in each]
     known = {*judge.ANYWHERE, *(rule["code"] for rule in rules if "code" in rule)}
     for code in pattern.codes:
         refuse_unknown(f"{where}: shows.codes has an entry that", code, known)
-
-
-def _required(tool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [each["required_by"] for each in tool["args"].values() if "required_by" in each]
 
 
 def _check_need(

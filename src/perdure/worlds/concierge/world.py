@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
 
-from perdure.core import jsontext
+from perdure.core import capabilities, jsontext
 from perdure.core.errors import ConfigError, PerdureError, nearest
 from perdure.worlds.concierge import chance, interface, legacy, protocol, schema, scoring, tasks, telling
 from perdure.worlds.concierge.catalogue import PAYMENT, Catalogue
@@ -117,7 +117,7 @@ class Concierge(LaneWorld):
 
     def describe_run(self) -> dict[str, str]:
         """The hash of all that is data: vendors, patterns, words. A run goes on with the same alone."""
-        return {"data": self.catalogue.hash}
+        return {capabilities.DATA: self.catalogue.hash}
 
     @property
     def proper_reward(self) -> bool:
